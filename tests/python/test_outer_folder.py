@@ -672,7 +672,7 @@ def test_a_weight_of_a_step_is_a_number_of_any_kind(tmp_path, weight):
         with pytest.raises(deepreduce.ArgumentError, match="^weight is "):
             outer.step(weight=wrong)
     outer.step(weight=weight)
-    assert type(outer._weight) is float and outer._weight == 3 and outer.step(weight=weight)
+    assert type(outer._weights[0][0]) is float and outer._weights == [(3, 1)] and outer.step(weight=weight)
 
 
 def test_a_parameter_that_was_replaced_is_named_before_anything_is_sent(tmp_path):

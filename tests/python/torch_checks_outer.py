@@ -476,6 +476,37 @@ def weights_are_those_of_the_mean():
 
 
 @check("outer")
+def weights_of_a_fragment_are_those_of_all_steps_since_it_was_sent():
+    """Of two fragments the second moves for 4 steps before it is sent first; then each moves for 4."""
+
+    def made():
+        model = {name: torch.zeros(100) for name in "ab"}
+        return model, Outer(model, None, every=4, fragments=2, optimizer=lambda weights: torch.optim.SGD(weights, lr=1.0))
+
+    for cut in (None, "new", "old"):
+        model, outer = made()
+        for step in range(8):
+            if cut and step == 5:
+                state = outer.state_dict()
+                assert state["weights"][0][1] == 3 and state["weights"][1][1] == 1
+                trained = {name: weight.clone() for name, weight in model.items()}
+                if cut == "old":
+                    state["weight"] = state.pop("weights")[1][0]
+                model, outer = made()
+                for name, weight in trained.items():
+                    model[name].copy_(weight)
+                outer.load_state_dict(state)
+            for weight in model.values():
+                weight += 1.0 - dist.get_rank()
+            outer.step(weight=1.0 if dist.get_rank() else [1, 1, 3, 3, 5, 5, 1, 1][step])
+        # Rank 0 moves, with mean weights (1 + 1) / 2, (1 + 1 + 3 + 3) / 4, (3 + 3 + 5 + 5) / 4, (5 + 5 + 1 + 1) / 4; rank 1 has 1.
+        second = 4 * 5 / 6 if cut == "old" else 4 * 4 / 5  # by the state of an earlier version with the weights since the last round
+        expected = {"a": 2 * 1 / 2 + second + 2 * (1 - dist.get_rank()), "b": 4 * 2 / 3 + 4 * 3 / 4}
+        for name, value in expected.items():
+            assert torch.allclose(model[name], torch.tensor(value)), (cut, name, model[name][0], value)
+
+
+@check("outer")
 def a_rank_whose_weights_are_not_finite_is_named_and_goes_on():
     for plan in (SPARSE, None):
         model = make_model()

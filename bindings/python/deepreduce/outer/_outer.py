@@ -93,7 +93,8 @@ class Outer:
         else:
             where = {"group": group, "timeout": timeout_of(timeout)}
             self._exchange = GroupExchange(self._local, self._agreed, self._fragments, plan, terms, **where, **options)
-        self._steps, self._since, self._weight = 0, 0, 0.0
+        self._steps, self._since = 0, 0
+        self._weights = [(0.0, 0) for _ in self._fragments]  # of the steps since each was sent: the sum of their weights, their number
         self._sent: Optional[Tensors] = None  # weights and buffers at the time of a round that was sent and is not yet applied
         self._others: Tensors = {}  # the agreed weights that change although they are not part of that round, as they were before it
         self._shift: Tensors = {}  # how far other workers moved the weights that were not part of that round
@@ -143,7 +144,7 @@ class Outer:
             self._local.require_same()
         self._steps += 1
         self._since += 1
-        self._weight += weight
+        self._weights = [(total + weight, count + 1) for total, count in self._weights]
         landed = False
         if lands:
             landed = self._land()
@@ -161,7 +162,8 @@ class Outer:
     def _send(self) -> None:
         """Sends how far the model has moved from the agreed weights, from which these steps started."""
         local, agreed, number = self._local, self._agreed, self._round
-        moves, means, copies = self._moves[number % len(self._fragments)], {}, {}
+        at = number % len(self._fragments)
+        moves, means, copies = self._moves[at], {}, {}
         with torch.no_grad():
             for name in self._part(number):
                 moves[name] = _moved(agreed.weights[name], local.weights[name], moves.get(name))
@@ -169,7 +171,8 @@ class Outer:
                 means = {name: _moved(agreed.means[name], buffer, None) for name, buffer in local.means.items()}
                 copies = {name: buffer.detach().clone() for name, buffer in local.copies.items()}
             self._sent = self._now(number) if self._overlap else {}
-            weight, self._weight = self._weight / self._since, 0.0
+            (total, count), self._weights[at] = self._weights[at], (0.0, 0)
+            weight = total / count
             if weight != 1:
                 for move in moves.values():
                     move.mul_(weight)
@@ -272,7 +275,8 @@ class Outer:
         place, is_behind = self._exchange.catch_up([self._round, self._steps, self._since])
         self._round, self._steps, self._since = place
         if is_behind:
-            self._sent, self._shift, self._weight = None, {}, 0.0
+            self._sent, self._shift = None, {}
+            self._weights = [(0.0, 0) for _ in self._fragments]
             self._copy_all()
         return is_behind
 
@@ -288,7 +292,7 @@ class Outer:
             "version": _VERSION,
             "steps": self._steps,
             "since": self._since,
-            "weight": self._weight,
+            "weights": list(self._weights),
             "round": self._round,
             "agreed": self._agreed.state_dict(),
             "exchange": self._exchange.state_dict(),
@@ -311,7 +315,10 @@ class Outer:
             require_same_tensors(flight["sent"], part, "the tensors under way")
         self._agreed.load_state_dict(state["agreed"])
         self._exchange.load_state_dict(state["exchange"], int(state["round"]))
-        self._steps, self._since, self._weight = int(state["steps"]), int(state["since"]), float(state["weight"])
+        self._steps, self._since = int(state["steps"]), int(state["since"])
+        # (Earlier versions had one sum, since a round was sent. A state of theirs goes on as it did there.)
+        weights = state["weights"] if "weights" in state else [(state["weight"], self._since)] * len(self._fragments)
+        self._weights = [(float(total), int(count)) for total, count in weights]
         self._round = int(state["round"])
         self._is_agreed = True
         if flight is not None:
