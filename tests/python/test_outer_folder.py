@@ -668,7 +668,7 @@ def test_an_infinite_value_of_a_buffer_stays_where_a_late_worker_catches_up(tmp_
 def test_a_weight_of_a_step_is_a_number_of_any_kind(tmp_path, weight):
     model = model_of()
     outer = Outer(model, TOP, every=2, group=Folder(tmp_path, "w0"))
-    for wrong in ("3", None, torch.ones(2), 0, float("nan"), -1):
+    for wrong in ("3", None, torch.ones(2), 0, float("nan"), -1, float("inf"), 2.0**-61, 2.0**61):
         with pytest.raises(deepreduce.ArgumentError, match="^weight is "):
             outer.step(weight=wrong)
     outer.step(weight=weight)
@@ -1114,7 +1114,8 @@ def test_no_bytes_of_a_contribution_do_more_than_be_refused():
     def signed(body):
         return bytes(body) + hashlib.blake2b(body, digest_size=16).digest()
 
-    for old, new in ((b'"weight": 1.0', b'"weight": 1' + 400 * b"0"), (b'"round": 3', b'"round": Infinity')):
+    weights = [b'"weight": ' + number for number in (b"1" + 400 * b"0", b"1e308", b"1e-310", b"NaN", b"-1")]
+    for old, new in (*((b'"weight": 1.0', weight) for weight in weights), (b'"round": 3', b'"round": Infinity')):
         header = good[good.index(b"{") : good.index(b"}") + 1]
         assert old in header
         hostile = header.replace(old, new)

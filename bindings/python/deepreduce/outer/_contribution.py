@@ -20,6 +20,7 @@ from ._round_options import Options, packed
 
 _MAGIC, _SIZE, _SLOT, _CHECK = b"DROUTER1", struct.Struct("<I"), struct.Struct("<Q"), 16
 HEADER_MAX = 1 << 16
+WEIGHTS = (2.0**-60, 2.0**60)  # of a contribution: the sums of others, and their quotients, would overflow, or be no numbers
 _LANES = 1 << 16
 
 
@@ -98,8 +99,8 @@ def unpack(data: bytes, name: str, number: int, terms: str, copies: int) -> Cont
         raise Refused(f"it is of round {its_number}")
     if fault:
         raise Refused(fault)
-    if not (math.isfinite(weight) and weight > 0):
-        raise Refused(f"its weight is {weight}")
+    if not WEIGHTS[0] <= weight <= WEIGHTS[1]:
+        raise Refused(f"its weight is {weight}, not from 2^-60 to 2^60")
     if end - at != copies:
         raise Refused(f"its copied buffers have {end - at} bytes, not {copies}")
     return Contribution(name, base, weight, fault, slots, view[at:end], header.get("options"))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from typing import Any, Dict, List, Optional, Sequence, Union
 
 import torch
@@ -13,6 +12,7 @@ from ..errors import ArgumentError, Error
 from ..torch import Plans
 from ..torch._rules import Rules
 from ._agreed import Agreed, Local, MakeOptimizer, Model, Tensors, less, require_same_tensors, sgd
+from ._contribution import WEIGHTS
 from ._folder import Folder
 from ._folder_exchange import FolderExchange
 from ._group import GroupExchange
@@ -137,8 +137,8 @@ class Outer:
         or a buffer has another shape or type. A buffer that was replaced by a like one is exchanged in its place.
         """
         weight = real(weight, "weight")
-        if not (math.isfinite(weight) and weight > 0):
-            raise ArgumentError(f"weight is {weight}, not a positive number")
+        if not WEIGHTS[0] <= weight <= WEIGHTS[1]:
+            raise ArgumentError(f"weight is {weight}, not from 2^-60 to 2^60")
         lands = self._sent is not None and self._since + 1 >= self._overlap
         if lands or self._since + 1 >= self._period:
             self._local.require_same()

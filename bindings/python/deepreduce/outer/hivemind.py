@@ -29,7 +29,7 @@ from ..errors import ArgumentError, Error, Unsupported
 from ..torch import Plans
 from ..torch._engine import is_finite
 from ..torch._rules import Rules
-from ._contribution import Contribution, Refused, overhead, pack, unpack
+from ._contribution import WEIGHTS, Contribution, Refused, overhead, pack, unpack
 from ._fragment_coder import FragmentCoder, require_frames
 
 __all__ = ["GradientAverager"]
@@ -158,7 +158,8 @@ class GradientAverager(HivemindGradientAverager):  # type: ignore[misc]
         fault = "" if bad is None else f"tensor {bad} is not finite"
         private = int.from_bytes(self.peer_id.to_bytes()[-8:], "little")
         slots = list(coder.encode(moved, _number(group_id), private)) if bad is None else []
-        return pack("", _number(group_id), "", "", weight or _NOTHING, fault, slots, b"")
+        # (A peer without samples has the smallest weight: its residual counts.)
+        return pack("", _number(group_id), "", "", weight or WEIGHTS[0], fault, slots, b"")
 
     def _merge(self, coder: FragmentCoder, messages: Mapping[Any, bytes], group_id: bytes) -> Tuple[Mapping[str, Any], float]:
         """The means of what is sound, and the factor for the weights."""
@@ -282,9 +283,6 @@ async def _on_a_thread(call: Callable[..., _T], *arguments: Any) -> _T:
     if cancelled is not None:
         raise cancelled
     return work.result()
-
-
-_NOTHING = 1e-30  # the weight of a peer without samples: its residual counts
 
 
 def _number(group_id: bytes) -> int:
