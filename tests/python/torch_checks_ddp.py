@@ -26,7 +26,7 @@ from torch_ranks import (
 )
 
 import deepreduce
-from deepreduce.torch import AllReduce, DDPHook
+from deepreduce.torch import AllReduce, DDPHook, state_for_new_rank
 
 
 # ---- DDP: as plain DDP --------------------------------------------------------------------------
@@ -128,6 +128,40 @@ def memory_layouts_other_than_row_major_work():
         return torch.cat([parameter.grad.reshape(-1) for parameter in ddp.parameters()])
 
     assert same(run(DDPHook(LOSSLESS, dense_below=0)), run(None))
+
+
+@check("two")
+def a_state_of_another_memory_layout_is_refused_by_name():
+    """Residuals and factors are saved in the order of memory: of another layout each value would be of another element."""
+
+    def stepped(plan, layout, state=None):
+        torch.manual_seed(3)
+        hook, model = DDPHook(plan, dense_below=0), nn.Sequential(nn.Conv2d(3, 16, 3), nn.Conv2d(16, 16, 3)).to(memory_format=layout)
+        ddp = wrapped(model, hook)
+        if state is None:
+            ddp(torch.randn(2, 3, 8, 8)).square().mean().backward()
+        else:
+            hook.load_state_dict(state)
+        return hook.state_dict()
+
+    rows, last = torch.contiguous_format, torch.channels_last
+    own = f"rank{dist.get_rank()}"
+    for plan in (LOSSY, LOSSY + " exchange=owner", "transform=lowrank(rank=2)", "transform=lowrank(rank=2) feedback=residual"):
+        states = {layout: stepped(plan, layout) for layout in (rows, last)}
+        assert states[last][own]["orders"] == {"0.weight": "0 2 3 1", "1.weight": "0 2 3 1"} and "orders" not in states[rows][own]
+        for layout, state in states.items():
+            assert str(stepped(plan, layout, state)) == str(state)
+        with raises(deepreduce.ArgumentError, ".weight is by dimensions 0 2 3 1 in memory, and the tensor here is row by row"):
+            stepped(plan, rows, states[last])
+        with raises(deepreduce.ArgumentError, ".weight is row by row in memory, and the tensor here is by dimensions 0 2 3 1"):
+            stepped(plan, last, states[rows])
+        before = {key: value for key, value in states[last][own].items() if key not in ("orders", "holds")}
+        assert "orders" in stepped(plan, last, {**states[last], "version": 2, own: before})[own]  # as earlier versions saved it
+    stepped(LOSSY, rows, state_for_new_rank(stepped(LOSSY, last)))
+    state = stepped(LOSSY, rows)
+    part = {key: value for key, value in state[own].items() if key != "holds"}
+    with raises(deepreduce.ArgumentError, "orders of the state is 3, not"):
+        stepped(LOSSY, rows, {**state, own: {**part, "orders": 3}})
 
 
 @check("two")

@@ -144,6 +144,8 @@ class DDPHook(Exchange):
         sparse = sparse_parameters(model.module)
         self._sparse = {name for name, parameter in parameters if id(parameter) in sparse}
         self._named = [(name, _laid_out(parameter), parameter.dtype) for name, parameter in reversed(parameters)]
+        orders = {name: " ".join(map(str, _order(parameter))) for name, parameter in parameters}
+        self._orders = {name: order for name, order in orders.items() if order}
         self._devices = {parameter.device for _, parameter in parameters}
         self._group = model.process_group if given is None else given
         try:
@@ -370,13 +372,20 @@ class DDPHook(Exchange):
         self._finish()
 
 
+def _order(parameter: torch.Tensor) -> List[int]:
+    """The dimensions of more than one element in the order of its memory; []: it is row by row, or has gaps."""
+    several = [i for i, size in enumerate(parameter.shape) if size > 1]
+    order = sorted(several, key=lambda i: (parameter.stride(i), parameter.shape[i]), reverse=True)
+    sizes = [parameter.shape[i] for i in order]
+    dense = [parameter.stride(i) for i in order] == [math.prod(sizes[i + 1 :]) for i in range(len(sizes))]
+    return order if dense and not parameter.is_contiguous() else []
+
+
 def _laid_out(parameter: torch.Tensor) -> torch.Size:
     """The shape in the order of its memory, which is the order of its gradient in a bucket: of a transposed matrix, the shape
     of the matrix before. For a parameter with gaps in its memory DDP passes the gradient row by row."""
-    by_stride = sorted((dimension for dimension in zip(parameter.stride(), parameter.shape) if dimension[1] > 1), reverse=True)
-    sizes = [size for _, size in by_stride]
-    dense = [stride for stride, _ in by_stride] == [math.prod(sizes[i + 1 :]) for i in range(len(sizes))]
-    return torch.Size(sizes) if dense and not parameter.is_contiguous() else parameter.shape
+    order = _order(parameter)
+    return torch.Size([parameter.shape[i] for i in order]) if order else parameter.shape
 
 
 def _hook(state: DDPHook, bucket):  # type: ignore[no-untyped-def]  # DDP looks at the names and the annotations

@@ -29,7 +29,7 @@ from ._factors import by_name, carry_residuals, checked_warm_starts
 from ._figures import metrics_of, words_of
 from ._ladder import Ladder, Rung, keeper_of, plans_of
 from ._rules import Plans, Rules, warn_of_plans
-from ._saved import Saved, check_residuals, check_sums
+from ._saved import Saved, check_orders, check_residuals, check_sums
 from ._terms import gathered, require_same
 from ._unit import Item, NumberUnit, RowsUnit, Unit, bytes_of
 
@@ -538,7 +538,7 @@ class Exchange(Saved):
         owned = {field: {name: torch.from_numpy(memory) for name, memory in self._owned_bytes(field).items()} for field in ("sums", "warm")}
         return {
             **control,
-            **{field: found for field, found in owned.items() if found},
+            **{field: found for field, found in {**owned, "orders": dict(self._orders)}.items() if found},
             "residuals": {
                 name: {"elements": self._elements(name), "state": torch.from_numpy(state.memory.copy())}
                 for name, state in self._all_states().items()
@@ -557,6 +557,7 @@ class Exchange(Saved):
         for part in (loaded, *more):
             check_residuals(part["residuals"], states, items)
             check_sums(part.get("sums", {}), states, items, sender)
+            check_orders(part, self._orders, items)
         if self._ladder and control is not None:
             self._ladder.restart(False, control)
             self._ladder.rungs[control.rung] = rung

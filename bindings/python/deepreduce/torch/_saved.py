@@ -6,7 +6,7 @@ import contextlib
 import logging
 import re
 import sys
-from typing import TYPE_CHECKING, Any, Callable, Dict, Iterator, List, Mapping, Optional, Sequence, Tuple
+from typing import TYPE_CHECKING, Any, Callable, Dict, Iterable, Iterator, List, Mapping, Optional, Sequence, Tuple
 
 import numpy
 import torch
@@ -25,8 +25,9 @@ if TYPE_CHECKING:
 # A state_dict is {"version", "step", "ranks", "rank3": the part of rank 3}. Keys name the rank of the default group, so that
 # one checkpoint of torch.distributed.checkpoint holds the states of all ranks. A part from a group that is not the whole
 # default group has "group", its ranks; without it keys name the rank in the group. A part for "any" rank has no residuals.
-# Version 1 had one rank, whose part was beside the other keys.
-_VERSION = 2
+# Residuals, sums and factors have the order of the tensor's memory. A part has "orders" of the tensors that are not row by row.
+# Version 2 had no orders, version 1 also one rank, whose part was beside the other keys.
+_VERSION = 3
 _PART = re.compile(r"rank(0|[1-9]\d{0,5})|any")
 _RANKS_MAX = 65536  # of an exchange
 _NUMBERS = {"step": 2**63 - 1, "ranks": _RANKS_MAX, "failures": 2**63 - 1, "failed": 2**63 - 1}  # maxima
@@ -49,7 +50,7 @@ def state_for_new_rank(state: SavedPart) -> SavedState:
         return {"version": _VERSION, "step": now["step"], "ranks": now["ranks"]}
     part = {key: OF_ITS_RANK[key]() if key in OF_ITS_RANK else value for key, value in parts[0].items() if key not in ("group", "holds")}
     new = {**part, "scale": 0.0}  # (earlier versions stored the residuals of factors beside them)
-    return {"version": _VERSION, "step": now["step"], "ranks": len(parts[0].get("group", ())) or now["ranks"], "any": new}
+    return {"version": now.get("version", _VERSION), "step": now["step"], "ranks": len(parts[0].get("group", ())) or now["ranks"], "any": new}
 
 
 def state_of_rank(states: Mapping[int, SavedPart], rank: int, size: int) -> SavedState:
@@ -63,7 +64,7 @@ def state_of_rank(states: Mapping[int, SavedPart], rank: int, size: int) -> Save
 
 
 def _as_now(state: SavedPart) -> SavedState:
-    """The state in this version. Version 1 did not save the number of ranks: 0."""
+    """The state by the keys of this version. Version 1 did not save the number of ranks: 0."""
     if not isinstance(state, Mapping):
         raise ArgumentError(f"the state is {state!r}, not what state_dict() returns")
     if state.get("version") != 1:
@@ -71,7 +72,7 @@ def _as_now(state: SavedPart) -> SavedState:
     part = {key: value for key, value in state.items() if key not in ("version", "step", "rank")}
     rank = state.get("rank")
     step = {"step": state["step"]} if "step" in state else {}
-    return {"version": _VERSION, **step, "ranks": 0, "any" if rank is None else f"rank{rank}": part}
+    return {"version": 2, **step, "ranks": 0, "any" if rank is None else f"rank{rank}": part}
 
 
 def _holds(part: SavedPart) -> str:
@@ -150,6 +151,7 @@ class Saved:
     _loaded: Optional[SavedPart] = None  # a state that waits for the tensors
     _number = 0  # of the step
     _state_key = "residuals"  # the key that `_residuals` always has
+    _orders: Mapping[str, str] = {}  # the dimensions of tensors that are not row by row, from the largest stride to the smallest
 
     def _residuals(self) -> SavedState:
         raise NotImplementedError
@@ -198,8 +200,8 @@ class Saved:
         self._require_idle()
         given, kind = state, type(self).__name__
         state = _as_now(given)
-        if given.get("version") not in (1, _VERSION):
-            raise ArgumentError(f"version {given.get('version')} of the state is unknown; this version reads {_VERSION}")
+        if given.get("version") not in (1, 2, _VERSION):
+            raise ArgumentError(f"version {given.get('version')} of the state is unknown; this version reads 1 to {_VERSION}")
         parts = {key: part for key, part in state.items() if _PART.fullmatch(key)}
         wrong = next((key for key, part in parts.items() if not isinstance(part, Mapping)), None)
         if wrong is not None:
@@ -259,7 +261,10 @@ class Saved:
             own = {self._state_key: {}}
         scale = loaded.get("scale", 1.0) * own.get("scale", 1.0) * size / ranks
         require_numbers("the state", {"scale": scale})
-        self._set_residuals(own, [loaded[there[number]] for number in gone if number in there], scale, ranks)
+        more = [loaded[there[number]] for number in gone if number in there]
+        if loaded["version"] < _VERSION:  # it does not have the orders: they are those of here
+            own, *more = ({**part, "orders": self._orders} for part in (own, *more))
+        self._set_residuals(own, more, scale, ranks)
         engine.failures, engine.failed = int(own.get("failures", 0)), int(own.get("failed", 0))
         self._loaded, self._number = None, int(loaded["step"])
         self._resume()
@@ -288,6 +293,26 @@ def check_residuals(residuals: SavedPart, states: Mapping[str, State], items: Ma
                 raise ArgumentError(f"{name}: {error}") from None
             if not all(numpy.isfinite(values).all() for values in _values_of(saved)):
                 raise ArgumentError(f"the state of {name} has a value that is not finite")
+
+
+def check_orders(part: SavedPart, orders: Mapping[str, str], names: Iterable[str]) -> None:
+    """ArgumentError for residuals, sums or factors whose elements have another order than the tensor has here: each value would
+    go to another element.
+
+    part    of a state_dict, whose tensors are checked already
+    orders  of the tensors that are here
+    """
+    saved = part.get("orders", {})
+    if not isinstance(saved, Mapping):
+        raise ArgumentError(f"orders of the state is {_short(saved)}, not the order of each tensor")
+    for name in names:
+        found = (part["residuals"].get(name, {}).get("state"), part.get("sums", {}).get(name), part.get("warm", {}).get(name))
+        if saved.get(name) != orders.get(name) and any(memory is not None and memory.numel() for memory in found):
+            was, now = (f"by dimensions {_short(order[name])}" if name in order else "row by row" for order in (saved, orders))
+            raise ArgumentError(
+                f"the state of {name} is {was} in memory, and the tensor here is {now}: load it into a model of the memory_format of"
+                " the one that was saved"
+            )
 
 
 def _values_of(state: State) -> Iterator[Array]:
