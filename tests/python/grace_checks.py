@@ -146,6 +146,18 @@ def allreduce_gives_the_mean_and_leaves_the_input():
 
 
 @check("grace")
+def what_dividing_16_bits_by_the_ranks_rounds_away_is_in_the_residual():
+    for params, dtype in (({"compressor": "fp16"}, torch.float32), ({"compressor": "none"}, torch.float16)):
+        grc = grace.grace_from_params({**params, "memory": "residual", "communicator": "allreduce"})
+        x = torch.tensor([1, 2, 5, 1000]).mul(2.0**-24).to(dtype)  # multiples of the smallest number of f16
+        total = torch.zeros(4, dtype=torch.float64)
+        for _ in range(30):
+            total += grc.step(x, "w").double()
+        assert torch.equal(total + grc.memory.residuals["w"].double(), 30 * x.double()), (params, total, grc.memory.residuals)
+        assert bool((total > 0).all())
+
+
+@check("grace")
 def randomk_sends_the_same_positions_on_all_ranks():
     ranks, rank = dist.get_world_size(), dist.get_rank()
     params = {"compressor": "randomk", "compress_ratio": 0.1, "memory": "residual"}

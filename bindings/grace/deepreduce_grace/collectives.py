@@ -205,6 +205,15 @@ class Allreduce(Communicator):
             return "its payloads cannot be added up: use communicator allgather; those of none, fp16, bf16, randomk and powersgd can"
         return None
 
+    def _divides(self, tensor: Tensor) -> bool:
+        """Whether it divides by the ranks before the sum: 16 bits overflow soon."""
+        return tensor.is_floating_point() and tensor.element_size() < 4 and self.compressor.average
+
+    def received(self, payload: Sequence[Tensor]) -> Sequence[Tensor]:
+        """Dividing in 16 bits rounds once more. In float32, since a multiple of what was sent may have no 16 bits."""
+        ranks = self.ranks()
+        return [(tensor.detach() / ranks).float() * ranks if self._divides(tensor) else tensor for tensor in listed(payload)]
+
     def async_send(self, tensors: Sequence[Tensor], name: str) -> Handles:
         like = listed(tensors)
         wrong = next((tensor.dtype for tensor in like if not tensor.is_floating_point()), None)
@@ -229,9 +238,7 @@ class Allreduce(Communicator):
         # One element per rank is appended to the last tensor: 1 if the rank has refused.
         marks, summed = torch.zeros(ranks), []
         if error is None:
-            # 16 bits overflow soon: divide by the ranks before the sum.
-            halves = [tensor.element_size() < 4 and self.compressor.average for tensor in like]
-            summed = [(tensor.detach() / ranks if half else tensor.detach()).reshape(-1) for tensor, half in zip(like, halves)]
+            summed = [(tensor.detach() / ranks if self._divides(tensor) else tensor.detach()).reshape(-1) for tensor in like]
         else:
             marks[wire.rank] = 1
             summed = [torch.zeros(n, dtype=dtype) for n, dtype in agreed]

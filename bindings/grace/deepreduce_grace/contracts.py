@@ -225,7 +225,7 @@ class Communicator:
             if error is None:
                 self._bounds[name] = getattr(codec, "bound", lambda _: None)(compensated.numel())
                 payload, ctx = codec.compress(compensated, name)
-                self.memory.update(compensated, name, codec, payload, ctx)
+                self.memory.update(compensated, name, codec, self.received(payload), ctx)
             elif reduces:
                 codec.refuse(name, error)  # type: ignore[attr-defined]
         except Exception as caught:
@@ -257,8 +257,12 @@ class Communicator:
 
     def _take_back(self, name: str, payload: Sequence[Tensor], ctx: Ctx) -> None:
         codec = self._codec()
-        getattr(self.memory, "take_back", lambda *_: None)(name, codec, payload, ctx)
+        getattr(self.memory, "take_back", lambda *_: None)(name, codec, self.received(payload), ctx)
         getattr(codec, "take_back", lambda *_: None)(name, payload, ctx)
+
+    def received(self, payload: Sequence[Tensor]) -> Sequence[Tensor]:
+        """What the aggregate has of a payload, if the communicator rounds it: the memory stores the rest."""
+        return payload
 
     def async_send(self, tensors: Sequence[Tensor], name: str) -> Handles:
         """Begins to send the tensors of a `compress`. The result is passed to `wait_receive`."""
