@@ -319,6 +319,42 @@ def accelerates_files_lose_no_residuals_where_ranks_are_gone():
     dist.barrier()
 
 
+@check("four")
+def accelerates_files_of_ranks_that_were_gone_at_the_save_are_not_read():
+    """4 ranks write a folder, then 2, then 4 load it. Files of another model in the folder stay."""
+    rank, path = dist.get_rank(), pathlib.Path(folder("stale"))
+    path.mkdir(exist_ok=True)
+    saver = AllReduce(EXACT_TOP, dense_below=0)
+    saver(matrices(0, rank))
+    accelerate._save(saver, path, rank, number=1)
+    accelerate._save(saver, path, rank)
+    dist.barrier()
+    group, is_here = new_groups(2)
+    fewer = AllReduce(EXACT_TOP, dense_below=0, group=group)
+    if is_here:
+        for step in range(3):
+            fewer(matrices(step, rank))
+        stale = (path / "deepreduce_3.pt").read_bytes()
+        dist.barrier(group)
+        world, torch.distributed.get_world_size = torch.distributed.get_world_size, lambda *_: 2  # of a job of 2 ranks
+        try:
+            accelerate._save(fewer, path, rank)
+        finally:
+            torch.distributed.get_world_size = world
+    dist.barrier()
+    names = [f"deepreduce_{number}{model}.pt" for number in range(4) for model in ("", "_model1") if model or number < 2]
+    assert sorted(file.name for file in path.iterdir()) == sorted(names)
+    dist.barrier()
+    if rank == 0:
+        (path / "deepreduce_3.pt").write_bytes(stale)  # as an earlier version left it
+    dist.barrier()
+    more = AllReduce(EXACT_TOP, dense_below=0)
+    accelerate._load(more, path, rank)
+    state = more.state_dict()
+    assert state["step"] == 3 and ("any" in state) == (rank >= 2)
+    dist.barrier()
+
+
 @check("two")
 def states_of_version_1_are_loaded():
     """Loads files that an AllReduce of 2 ranks wrote before states had keys by rank, with the result of its next step."""

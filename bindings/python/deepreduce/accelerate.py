@@ -18,6 +18,7 @@ from __future__ import annotations
 import functools
 import os
 import pathlib
+import sys
 import weakref
 from typing import TYPE_CHECKING, Any, MutableMapping, Optional, Type, Union
 
@@ -127,7 +128,7 @@ def _ddp_of(model: torch.nn.Module) -> torch.nn.parallel.DistributedDataParallel
     return model
 
 
-def _path(folder: Folder, rank: int, number: int) -> pathlib.Path:
+def _path(folder: Folder, rank: Union[int, str], number: int) -> pathlib.Path:
     return pathlib.Path(folder) / (f"deepreduce_{rank}.pt" if number == 0 else f"deepreduce_{rank}_model{number}.pt")
 
 
@@ -138,12 +139,19 @@ def _read(folder: Folder, rank: int, number: int) -> SavedState:
 def _save(hook: DDPHook, folder: Folder, rank: int, number: int = 0) -> None:
     os.makedirs(folder, exist_ok=True)  # with save_only_model rank 0 alone makes it, perhaps later, and on its own machine
     torch.save(hook.state_dict(), _path(folder, rank, number))
+    if rank == 0:  # a folder that more ranks wrote before: theirs are of another step
+        for path in pathlib.Path(folder).glob(_path("", "*", number).name):
+            its = path.name.split("_")[1].partition(".")[0]
+            if its.isdecimal() and path == _path(folder, int(its), number) and int(its) >= torch.distributed.get_world_size():
+                path.unlink(missing_ok=True)
 
 
 def _load(hook: DDPHook, folder: Folder, rank: int, number: int = 0) -> None:
-    own = rank if _path(folder, rank, number).exists() else 0  # (this rank is new)
-    if _path(folder, own, number).exists():
-        size, states = torch.distributed.get_world_size(), {own: _read(folder, own, number)}
+    first = _read(folder, 0, number) if _path(folder, 0, number).exists() else {}
+    is_new = rank >= (first.get("ranks") or sys.maxsize) or not _path(folder, rank, number).exists()
+    own = 0 if is_new else rank
+    if first or not is_new:
+        size, states = torch.distributed.get_world_size(), {own: _read(folder, own, number) if own else first}
         for gone in range(rank + size, states[own].get("ranks", 0), size):
             states[gone] = _read(folder, gone, number)
         hook.load_state_dict(state_of_rank(states, rank, size))
