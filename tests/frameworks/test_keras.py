@@ -1,8 +1,11 @@
 """What deepreduce.keras promises, over TensorFlow, on two devices that one CPU plays."""
 
+import io
 import os
+import struct
 import subprocess
 import sys
+import zipfile
 
 os.environ["KERAS_BACKEND"] = "tensorflow"
 
@@ -264,7 +267,15 @@ def test_a_state_that_is_none_changes_nothing(wrong, words):
     assert compression.state_dict()["0"].tolist() == [1] * 8 and compression.state_dict()["step0"] == 3
 
 
-@pytest.mark.parametrize("data", [b"", b"residuals", b"PK\x05\x06"])
+def residuals_of_shape(text):
+    file = io.BytesIO()
+    header = f"{{'descr': '|u1', 'fortran_order': False, 'shape': {text}}}\n".encode()
+    with zipfile.ZipFile(file, "w") as archive:
+        archive.writestr("0.npy", b"\x93NUMPY\1\0" + struct.pack("<H", len(header)) + header)
+    return file.getvalue()
+
+
+@pytest.mark.parametrize("data", [b"", b"residuals", b"PK\x05\x06", *map(residuals_of_shape, ["(", f"({2**40},)", f"({2**80},)"])])
 def test_bytes_of_a_checkpoint_that_are_no_residuals_are_refused(data):
     with pytest.raises(deepreduce.ArgumentError, match="no residuals"):
         compress(keras.optimizers.SGD(1.0), TOP).compression.deserialize(data)

@@ -9,12 +9,14 @@ import pathlib
 import struct
 import subprocess
 import sys
+import zipfile
 
 import pytest
 
 numpy = pytest.importorskip("numpy", reason="numpy is missing: pip install numpy")
 
 import deepreduce  # noqa: E402
+from deepreduce._files import _npz  # noqa: E402
 from deepreduce.patch import _model_files, _patch_command, _patch_file  # noqa: E402
 
 PACKAGE = pathlib.Path(deepreduce.__file__).resolve().parents[1]
@@ -171,13 +173,39 @@ def test_an_npz_that_is_damaged_or_none(pair, capsys):
     numpy.savez_compressed(pair / "old.npz", w=numpy.linspace(0, 1, 9000, dtype=numpy.float32))
     data = (pair / "old.npz").read_bytes()
     numpy.save(pair / "one.npy", numpy.zeros(3, numpy.float32))
-    others = [b"no zip" * 9, data[:200], data[:200] + bytes(200) + data[400:], b"", (pair / "one.npy").read_bytes()]
-    for other in others:
+    others = [(other, "") for other in (b"no zip" * 9, data[:200], data[:200] + bytes(200) + data[400:], b"")]
+    others.append(((pair / "one.npy").read_bytes(), "not a zip archive but one array"))
+    for header, why in (
+        (f"{{'descr': '<f4', 'fortran_order': False, 'shape': ({2**28},)}}", r"w.npy: its header states the shape (268435456,) of float32, and it has "),
+        (f"{{'descr': '<f4', 'fortran_order': False, 'shape': ({2**80},)}}", "its header states the shape"),
+        (f"{{'descr': '<V0', 'fortran_order': False, 'shape': ({2**80},)}}", ""),
+        ("{'descr': '<f4', 'fortran_order': False, 'shape': (-5,)}", ""),
+        ("{'descr': '<f4', 'shape': (", ""),
+        ("'''", ""),
+        ("(" * 5000, ""),
+    ):
+        for version, length in ((1, "<H"), (2, "<I"), (3, "<I")):
+            text = header.encode() + b"\n"
+            file = io.BytesIO()
+            with zipfile.ZipFile(file, "w") as archive:
+                archive.writestr("w.npy", b"\x93NUMPY" + bytes([version, 0]) + struct.pack(length, len(text)) + text + bytes(8))
+            others.append((file.getvalue(), why))
+    for other, why in others:
         (pair / "new.npz").write_bytes(other)
         run(pair / "old.npz", pair / "new.npz", "-o", pair / "p", status=2)
         words = capsys.readouterr().err
-        assert f"{pair / 'new.npz'}: cannot be read: " in words and "pickle" not in words
+        assert f"{pair / 'new.npz'}: cannot be read: " in words and why in words and "pickle" not in words, words
     assert not (pair / "p").exists()
+
+
+def test_an_npz_that_unpacks_to_more_than_its_file_may_hold_is_refused(pair, capsys, monkeypatch):
+    monkeypatch.setattr(_npz, "_BYTES_FREE", 1 << 16)
+    numpy.savez_compressed(pair / "old.npz", w=numpy.zeros(16_000, numpy.float32))
+    run(pair / "old.npz", pair / "old.npz", "-o", pair / "p")
+    numpy.savez_compressed(pair / "new.npz", w=numpy.zeros(1_000_000, numpy.float32))
+    run(pair / "new.npz", pair / "old.npz", "-o", pair / "p", status=2)
+    size = (pair / "new.npz").stat().st_size
+    assert f"new.npz: cannot be read: its members have 4000128 bytes, and a file of {size} bytes may hold {(1 << 16) + 16 * size}" in capsys.readouterr().err
 
 
 def test_pt(pair):

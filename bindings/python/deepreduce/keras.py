@@ -15,7 +15,6 @@ from __future__ import annotations
 import io
 import itertools
 import threading
-import zipfile
 from typing import Dict, Iterable, List, NamedTuple, Optional, Sequence, Tuple, Type, Union
 
 import keras
@@ -23,6 +22,7 @@ import numpy
 import tensorflow as tf
 
 from ._adapters._sender_pool import SenderPool, method_of
+from ._files._npz import read_npz
 from ._native._call import unsigned
 from ._native._renamed import argument
 from ._native._types import Array, Options, SavedPart, SavedState
@@ -109,9 +109,8 @@ class Compression(tf.train.experimental.PythonState):  # type: ignore[misc]
     def deserialize(self, string_value: bytes) -> None:
         """load_state_dict, for tf.train.Checkpoint."""
         try:
-            with zipfile.ZipFile(io.BytesIO(string_value)):
-                state = dict(numpy.load(io.BytesIO(string_value)))
-        except (EOFError, OSError, ValueError, zipfile.BadZipFile) as error:
+            state = read_npz(io.BytesIO(string_value))
+        except ValueError as error:
             raise ArgumentError(f"the checkpoint has no residuals that can be read: {error}") from None
         self.load_state_dict(state)
 

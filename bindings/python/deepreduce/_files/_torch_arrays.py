@@ -13,7 +13,7 @@ import numpy
 
 from .._native._types import Array
 from ..errors import ArgumentError, LibraryError
-from ._npz import write_npz
+from ._npz import limit_of, write_npz
 
 if TYPE_CHECKING:
     import torch
@@ -26,8 +26,6 @@ _MAX_DEPTH, _MAX_MEMBERS = 50, 1_000_000
 # Maximum bytes of a name, which a zip member's name can hold; maximum characters of all names.
 _MAX_NAME, _MAX_NAMES = 60_000, 100_000_000
 _MAX_DIMENSIONS = 64 if int(numpy.__version__.partition(".")[0]) > 1 else 32  # of numpy; torch has no limit
-# Maximum bytes of all tensors per byte of the file, whose tensors may share elements; bytes that are always accepted.
-_BYTES_PER_BYTE, _BYTES_FREE = 16, 1 << 30
 # Types of tensors that are read. numpy has no bfloat16: it becomes two bytes, which the tool reads.
 _TYPES = "float32 float16 bfloat16 float64 int8 uint8 int16 int32 int64 bool".split()
 
@@ -175,7 +173,7 @@ def _tensors_of(
         raise ArgumentError(f"{name}: cannot be read: {error.strerror or error}") from None
     except Exception as error:  # torch raises many kinds
         raise ArgumentError(f"{name}: {_why_refused(str(error))}; save tensors alone: {advice}") from None
-    size, limit = 0, _BYTES_FREE + _BYTES_PER_BYTE * os.path.getsize(name)
+    size, limit = 0, limit_of(os.path.getsize(name))
     for member, value in _flatten(loaded, name):
         what = f"{name}: {member}" if member else name
         if not isinstance(value, torch.Tensor):

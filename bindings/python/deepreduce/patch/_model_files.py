@@ -8,12 +8,11 @@ import os
 import pathlib
 import sys
 import threading
-import zipfile
-import zlib
 from typing import BinaryIO, Dict, Iterator, List, Mapping, NamedTuple, NoReturn, Optional, Sequence, Tuple
 
 import numpy
 
+from .._files._npz import read_npz
 from .._files._torch_arrays import PICKLES, read_weights
 from .._files._whole_file import beside, require_folder, sync, whole_file
 from .._native._types import Array, DType
@@ -197,16 +196,11 @@ def _open_shards(path: pathlib.Path, stack: contextlib.ExitStack) -> Model:
 
 
 def _arrays_of_npz(path: pathlib.Path) -> Dict[str, Array]:
-    try:
-        members = numpy.load(path, allow_pickle=False)
-        if not isinstance(members, numpy.lib.npyio.NpzFile):
-            raise ValueError("it is not a zip archive but one array, an .npy")
-        with members:
-            return {name: members[name] for name in members.files}
-    except (ValueError, EOFError, KeyError, RuntimeError, zipfile.BadZipFile, zlib.error) as error:  # RuntimeError: encrypted, or a method that Python lacks
-        # (numpy's advice for what it does not know is to unpickle it)
-        why = "it is not an .npz of numpy.savez, or is damaged" if "pickle" in str(error) else error
-        raise ArgumentError(f"{path}: cannot be read: {why}") from None
+    with open(path, "rb") as file:
+        try:
+            return read_npz(file)
+        except ValueError as error:
+            raise ArgumentError(f"{path}: cannot be read: {error}") from None
 
 
 def _of_arrays(path: pathlib.Path, arrays: Mapping[str, object]) -> Model:
