@@ -177,11 +177,15 @@ def listed(rows, pack=zlib.compress):
         (with_index(STILL), "no unit has it; 1 tensors have no unit"),
         (with_index(STILL + b"\x02\x00"), "unit 0 has 2 tensors, but only 1 are left"),
         (with_index(STILL + b"\x01\x00\x01\x00"), "unit 1 has 1 tensors, but only 0 are left"),
-        (with_index(listed(b"x", pack=bytes)), "cannot be read"),
-        (with_index(listed(b"[" * 100_000)), "cannot be read"),
+        (with_index(listed(b"x", pack=bytes)), "cut off, or has more than 1048576 bytes"),
+        (with_index(listed(b"no zlib", pack=bytes)), "cannot be read"),
+        (with_index(listed(b"[" * 100_000)), "has 100000 lists in 100000 bytes, at most 15387"),
+        (with_index(listed(b"[" + b"{}," * 300_000 + b"{}]")), "has 300002 lists in 900004 bytes"),
+        (with_index(listed(b'[["w","F32",[' + b"[]," * 300_000 + b"3]]]")), "has 300003 lists"),
+        (with_index(listed(b" " * (1 << 20) + b"[]")), "cut off, or has more than 1048576 bytes"),
         (with_index(listed(b"\xff[]")), "cannot be read"),
-        (with_index(listed(b"[]", pack=lambda x: zlib.compress(x)[:-1])), "cut off, or too long"),
-        (with_index(listed(b"[]", pack=lambda x: zlib.compress(x) + b"x")), "cut off, or too long"),
+        (with_index(listed(b"[]", pack=lambda x: zlib.compress(x)[:-1])), "cut off, or has more than 1048576 bytes"),
+        (with_index(listed(b"[]", pack=lambda x: zlib.compress(x) + b"x")), "cut off, or has more than 1048576 bytes"),
         (with_index(listed(3)), "a row that is not .name, type, shape."),
         (with_index(listed([3])), "a row that is not .name, type, shape."),
         (with_index(listed([[3, "F32", [3]]])), "a row that is not .name, type, shape."),
@@ -222,8 +226,21 @@ def test_a_list_of_a_tensor_of_countless_pieces_is_refused(unit, why):
 def test_a_list_that_unpacks_to_too_much_is_refused(monkeypatch):
     """A thousand times its bytes."""
     monkeypatch.setattr(_patch_index, "MAX_HEADER", 1000)
-    with pytest.raises(deepreduce.CorruptFrame, match="cannot be read|cut off, or too long"):
+    with pytest.raises(deepreduce.CorruptFrame, match="cannot be read|cut off, or has more than"):
         patch.apply(numpy.zeros(3, numpy.float32), with_index(listed(b" " * 10_000 + b"[]")))
+
+
+def test_a_list_that_packs_beyond_its_limit_is_packed_less(monkeypatch):
+    """Brackets and quotes in names do not count."""
+    monkeypatch.setattr(_patch_index, "_BYTES_FREE", 1000)
+    for names in ([f"{'long' * 700}{i}" for i in range(90)], [f'[[[{{"\\"[[" \\{i}' + "[[" * 20 for i in range(90)]):
+        old = {name: numpy.zeros(3, numpy.float32) for name in names}
+        entries = [_tensor_header.Entry(name, "F32", (3,)) for name in names]
+        whole = _patch_index.Index("", "", _patch_index.list_check_of(patch.tensors_of(old, "w")), 1 << 25, [], None, entries)
+        assert list(_patch_index.read_index(_patch_index.write_index(whole), 0, "patch").tensors) == entries
+    monkeypatch.setattr(_patch_index, "_TENSORS_MAX", 89)
+    with pytest.raises(deepreduce.ArgumentError, match="90 tensors: a patch that lists them has at most 89"):
+        _patch_index.write_index(whole)
 
 
 def test_tensors_that_cannot_share_a_frame_are_refused():

@@ -21,6 +21,10 @@ _PRIME = 65521  # the largest below 2^16
 _UNCHANGED, _LISTED, _LOG_MASK = 64, 128, 31
 _CHECKS = struct.Struct("<QHH")  # check and locator of the tensors that have not changed
 _LOCATOR = struct.Struct("<HH")
+# The list of tensors: the maximum bytes per packed byte, and bytes that are always accepted; the maximum of tensors. Lists of models
+# of 289 to 600,000 tensors have 20 to 30 bytes a packed byte, 42 with long names that differ by a number alone.
+_BYTES_PER_BYTE, _BYTES_FREE, _TENSORS_MAX = 64, 1 << 20, 1_000_000
+_ROW_MIN = len('["","F32",[]]')
 
 
 class UnitRow(NamedTuple):
@@ -148,7 +152,12 @@ def write_index(index: Index) -> bytes:
         made += _CHECKS.pack(index.unchanged[0], *index.unchanged[1])
     if index.tensors is not None:
         rows = [[entry.name, entry.dtype, list(entry.shape)] for entry in index.tensors]
-        text = zlib.compress(json.dumps(rows, separators=(",", ":")).encode(), 9)
+        if len(rows) > _TENSORS_MAX:
+            raise ArgumentError(f"{len(rows)} tensors: a patch that lists them has at most {_TENSORS_MAX}")
+        plain = json.dumps(rows, separators=(",", ":")).encode()
+        text = zlib.compress(plain, 9)
+        if len(plain) > _most_of(text):  # (names of thousands of equal characters)
+            text = zlib.compress(plain, 0)
         made += _varint(len(text)) + text
     for unit in index.units:
         made += _varint(unit.parts) + _varint(unit.size)
@@ -223,15 +232,30 @@ def read_index(text: bytes, data: int, where: str) -> Index:
     return Index(base, result, (list_check[0], list_check[1]), piece, units, unchanged, tensors)
 
 
+def _most_of(packed: bytes) -> int:
+    """The maximum bytes of a list of tensors that was packed to these."""
+    return min(max(_BYTES_FREE, _BYTES_PER_BYTE * len(packed)), MAX_HEADER)
+
+
+def _lists_in(text: bytes) -> int:
+    """The number of lists and dicts in JSON: of brackets outside strings."""
+    data = numpy.frombuffer(text.replace(b"\\\\", b"").replace(b'\\"', b""), numpy.uint8)
+    is_outside = numpy.cumsum(data == ord('"'), dtype=numpy.uint8) % 2 == 0
+    return int(numpy.count_nonzero(is_outside & ((data == ord("[")) | (data == ord("{")))))
+
+
 def _list(packed: bytes, reader: _Reader) -> List[Entry]:
     opened = zlib.decompressobj()
     try:
-        text = opened.decompress(packed, MAX_HEADER)
+        text = opened.decompress(packed, _most_of(packed))
+        if not opened.eof or opened.unused_data:
+            reader.fail(f"the list of tensors is cut off, or has more than {_most_of(packed)} bytes")
+        lists, most = _lists_in(text), 1 + 2 * min(_TENSORS_MAX, -(-len(text) // _ROW_MIN))
+        if lists > most:  # json would make objects of many times these bytes
+            reader.fail(f"the list of tensors has {lists} lists in {len(text)} bytes, at most {most}")
         rows = json.loads(text.decode())
     except (zlib.error, ValueError, RecursionError) as error:
         reader.fail(f"the list of tensors cannot be read ({str(error)[:100]})")
-    if not opened.eof or opened.unused_data:
-        reader.fail("the list of tensors is cut off, or too long")
     if not isinstance(rows, list) or not all(isinstance(row, list) and len(row) == 3 and isinstance(row[0], str) for row in rows):
         reader.fail("the list of tensors has a row that is not [name, type, shape]")
     entries = [entry_of(row[0], row[1], row[2], reader.fail) for row in rows]
