@@ -237,6 +237,29 @@ def buffers_that_a_module_replaces_are_exchanged():
 
 
 @check("outer")
+def buffers_of_every_type_are_those_of_the_first_rank():
+    kinds = "int8 int16 int32 uint8 uint16 uint32 uint64 bool float64 complex64 float8_e4m3fn float8_e5m2".split()
+    model, rank = nn.Linear(4, 4), dist.get_rank()
+    for kind in kinds:
+        if hasattr(torch, kind):  # (by bytes: not all types have arithmetic)
+            model.register_buffer(kind, torch.full((2, 3, 8), rank, dtype=torch.uint8).view(getattr(torch, kind)))
+    model.register_buffer("scalar", torch.tensor(rank, dtype=torch.int16))
+    model.register_buffer("strided", torch.full((2, 3, 4, 5), rank, dtype=torch.int16).to(memory_format=torch.channels_last))
+    model.register_buffer("empty", torch.zeros(0, dtype=torch.int16))
+
+    def first_bytes():
+        return {int(buffer.cpu().contiguous().view(-1).view(torch.uint8)[0]) for buffer in model.buffers() if buffer.numel()}
+
+    outer = Outer(model, None, every=1)
+    assert first_bytes() == {0}
+    for buffer in model.buffers():
+        if buffer.numel():
+            torch.as_strided(buffer.data, (buffer.numel(),), (1,)).view(torch.uint8).fill_(1 + rank)
+    outer.step()
+    assert first_bytes() == {1} and outer.info.rounds == 1
+
+
+@check("outer")
 def an_infinite_value_that_does_not_change_moves_by_0():
     """A mask of attention that is saved: the difference of two infinities is NaN."""
     for overlap in (0, 1):

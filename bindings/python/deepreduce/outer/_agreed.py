@@ -102,9 +102,9 @@ class Agreed:
 
     def __init__(self, local: Local, make_optimizer: MakeOptimizer) -> None:
         with torch.no_grad():
-            self.weights = {name: _float32(tensor) for name, tensor in local.weights.items()}
-            self.means = {name: _float32(tensor) for name, tensor in local.means.items()}
-            self.copies = {name: tensor.detach().clone() for name, tensor in local.copies.items()}
+            self.weights = {name: contiguous(tensor, torch.float32) for name, tensor in local.weights.items()}
+            self.means = {name: contiguous(tensor, torch.float32) for name, tensor in local.means.items()}
+            self.copies = {name: contiguous(tensor) for name, tensor in local.copies.items()}
         self._on_cpu: Tensors = {}
         self._check = ""  # "": they have changed since it was computed
         if not callable(make_optimizer):
@@ -235,9 +235,9 @@ def _description(tensor: torch.Tensor) -> str:
     return f"{list(tensor.shape)} {tensor.dtype}"
 
 
-def _float32(tensor: torch.Tensor) -> torch.Tensor:
+def contiguous(tensor: torch.Tensor, dtype: Optional[torch.dtype] = None) -> torch.Tensor:
     """A copy, contiguous whatever the tensor's strides (channels_last, say)."""
-    return tensor.detach().to(torch.float32, copy=True, memory_format=torch.contiguous_format)
+    return tensor.detach().to(dtype or tensor.dtype, copy=True, memory_format=torch.contiguous_format)
 
 
 def less(a: torch.Tensor, b: torch.Tensor, out: Optional[torch.Tensor] = None) -> torch.Tensor:

@@ -40,7 +40,7 @@ class GroupExchange:
         options = {**terms, "dense_below": dense_below, "flat": flat, "seed": seed}
         require_same(None, [rules.lines], options, f"{rules.lines} {options}", local.descriptions(), self._engine, timeout)
         for tensor in (*agreed.weights.values(), *agreed.means.values(), *agreed.copies.values()):
-            dist.broadcast(lend(tensor), self._engine.global_rank(0), group)
+            dist.broadcast(lend(_bytes(tensor)), self._engine.global_rank(0), group)
         self._group = group
         self._reduces = [
             AllReduce(None, start=ALWAYS, timeout=timeout, group=group)
@@ -108,7 +108,7 @@ class GroupExchange:
             for move in self._moves.values():
                 move.mul_(scale)
         for tensor in self._copies.values():  # (of the first rank)
-            dist.broadcast(lend(tensor), engine.global_rank(0), self._group)
+            dist.broadcast(lend(_bytes(tensor)), engine.global_rank(0), self._group)
         self._agreed.apply(self._moves, self._means, self._copies)
         last = [reduce.stats().last for reduce, _ in self._in_use()]
         names = tuple(str(engine.global_rank(rank)) for rank in range(engine.size))
@@ -242,6 +242,11 @@ class GroupExchange:
             reduce.load_state_dict(state["reduces"][str(i)])
         self._buffers.load_state_dict(state["buffers"])
         self._is_fresh = True
+
+
+def _bytes(tensor: torch.Tensor) -> torch.Tensor:
+    """The bytes of a contiguous tensor: gloo and NCCL have no collectives of some types (int16, uint16, float8)."""
+    return tensor.view(-1).view(torch.uint8)
 
 
 def _first_bad(tensors: Sequence[torch.Tensor]) -> int:

@@ -11,7 +11,7 @@ from .._native._types import SavedPart, SavedState
 from ..errors import ArgumentError, Error
 from ..torch import Plans
 from ..torch._rules import Rules
-from ._agreed import Agreed, Local, MakeOptimizer, Model, Tensors, less, require_same_tensors, sgd
+from ._agreed import Agreed, Local, MakeOptimizer, Model, Tensors, contiguous, less, require_same_tensors, sgd
 from ._contribution import WEIGHTS
 from ._folder import Folder
 from ._folder_exchange import FolderExchange
@@ -169,7 +169,7 @@ class Outer:
                 moves[name] = _moved(agreed.weights[name], local.weights[name], moves.get(name))
             if self._with_buffers(number):
                 means = {name: _moved(agreed.means[name], buffer, None) for name, buffer in local.means.items()}
-                copies = {name: buffer.detach().clone() for name, buffer in local.copies.items()}
+                copies = {name: contiguous(buffer) for name, buffer in local.copies.items()}
             self._sent = self._now(number) if self._overlap else {}
             (total, count), self._weights[at] = self._weights[at], (0.0, 0)
             weight = total / count
