@@ -29,6 +29,7 @@ import torch  # noqa: E402
 import deepreduce  # noqa: E402
 from deepreduce.outer import Folder, Outer  # noqa: E402
 from deepreduce.outer import _contribution, _folder, _folder_exchange, _fragment_coder  # noqa: E402
+from deepreduce.patch import Store  # noqa: E402
 
 HERE = pathlib.Path(__file__).parent
 TOP = "sparsify=topr(ratio=0.05) feedback=residual index=golomb value=raw"
@@ -543,6 +544,36 @@ def test_a_round_that_the_file_system_refuses_is_tried_again_by_the_next_step_an
     world = World()
     world.start("w0", work)
     world.run()
+
+
+@pytest.mark.parametrize("what, error", [
+    ("put", deepreduce.CorruptFrame("damaged")), ("put", deepreduce.Unsupported("of no type")), ("put", TypeError("not JSON")),
+    ("put", KeyboardInterrupt()), ("sweep", OSError(28, "No space left on device")),
+])  # fmt: skip
+def test_a_round_that_is_applied_is_not_applied_again_if_its_weights_cannot_be_stored(tmp_path, monkeypatch, caplog, what, error):
+    model, generator = model_of(), torch.Generator().manual_seed(1)
+    outer = Outer(model, TOP, every=1, optimizer=Rounded, group=Folder(tmp_path, "w0", store_every=1))
+    kind, calls = (Store, []) if what == "put" else (Folder, [])
+    whole = getattr(kind, what)
+
+    def fails(self, *arguments):
+        calls.append(1)
+        if len(calls) == 2:
+            raise error
+        return whole(self, *arguments)
+
+    monkeypatch.setattr(kind, what, fails)
+    logging.getLogger("deepreduce.outer").setLevel(logging.WARNING)
+    for step in range(4):
+        move(model, generator)
+        if step == 1 and isinstance(error, KeyboardInterrupt):
+            with pytest.raises(KeyboardInterrupt):
+                outer.step()
+            continue
+        assert outer.step() and outer.info.last.workers == ("w0",) and not outer.info.last.refused
+    assert outer.info.rounds == 4 and ("round 2 were not stored" in caplog.text) != isinstance(error, KeyboardInterrupt)
+    weights = weights_of(outer)
+    assert same_bits(weights_of(Outer(model_of(), TOP, every=1, optimizer=Rounded, group=Folder(tmp_path, "w1"))), weights)
 
 
 def test_what_a_plan_cannot_encode_is_refused_by_all_with_the_reason_and_the_history_goes_on(tmp_path):

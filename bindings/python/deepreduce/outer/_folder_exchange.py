@@ -297,9 +297,13 @@ class FolderExchange:
                 self._merge(number, accepted)
             absent, self._members = self._members - here, here
             self.round = number + 1
+            workers = tuple(contribution.name for contribution in accepted)
+            done = Round(number, workers, refused, tuple(sorted(absent)), 0, received, 0.0)
+            if not foreign:  # whatever raises from here on, it must not be applied again
+                self._sent, self._done = None, done
             if closed.by == self._folder.name and self.round % self._folder.store_every == 0:
                 self._put()
-        return Round(number, tuple(contribution.name for contribution in accepted), refused, tuple(sorted(absent)), 0, received, 0.0)
+        return done
 
     def _judge(
         self, number: int, found: Sequence[Contribution], refused: Dict[str, str]
@@ -401,7 +405,7 @@ class FolderExchange:
                     store.put(self.round, self._agreed.arrays())
                     store.prune(2)
                     self._folder.sweep(before)
-        except (ConcurrentUse, ArgumentError, OSError) as error:
+        except (Error, OSError, TypeError) as error:  # (TypeError: of what an outer optimizer has, and JSON has not)
             _log.warning("worker %s: the weights of round %d were not stored: %s", self._folder.name, self.round, error)
 
     # ---- Checkpoints ----
