@@ -82,7 +82,7 @@ typedef struct dr_error {
   dr_status code;
   uint32_t stream; /* DR_STREAM_* */
   uint64_t tensor; /* position in the batch, or DR_NO_TENSOR */
-  uint64_t where;  /* element or byte */
+  uint64_t where;  /* element (of rows of several values: row) or byte */
   uint64_t what;   /* the value at fault, if there is one */
   uint64_t frame;  /* position among the frames of a merge, or DR_NO_FRAME */
   uint64_t needed; /* CAPACITY: sufficient bytes, rows or elements; 0: unknown */
@@ -415,7 +415,8 @@ DR_API dr_status dr_bound(dr_context *context, const dr_plan *plan, const dr_cal
                           const dr_tensor *tensors, size_t stride, size_t n, size_t *bytes);
 
 /* Encodes n tensors into one frame. plan may be NULL if every tensor has its own; call, place and result
- * may be NULL. States must not overlap. If the call fails, states are unchanged, and the frame is untouched or a status
+ * may be NULL. States must not overlap; nor must, on a GPU, the frame and the tensors; nor a patch and the values or the
+ * base of a tensor with a history. If the call fails, states are unchanged, and the frame is untouched or a status
  * frame. Exception: a device adds the gradient to the state while it reads it; there, after a fault in the data, the
  * state holds that sum, with 0 where it is not finite.
  * ARGUMENT (a NaN where the codec is lossy, a duplicate index, an index out of range, …), CAPACITY (the frame exceeds

@@ -226,7 +226,8 @@ DR_API dr_status dr_sender_merge(dr_sender *sender, size_t unit, const dr_call *
  * units of the step; `frames` of this rank. A unit that failed was taken back already, and the others were merged: go on,
  * without dr_sender_take_back. On the CPU it returns DR_OK. */
 DR_API dr_status dr_sender_check(dr_sender *sender, uint64_t step, dr_sent *result);
-/* On a device: later calls enqueue on this stream (cudaStream_t), after what was enqueued before. ARGUMENT: on the CPU. */
+/* On a device: later calls enqueue on this stream (cudaStream_t), after what was enqueued before. A stream ends its work before
+ * it is destroyed: a new one may have its handle. ARGUMENT: on the CPU. */
 DR_API dr_status dr_sender_use_stream(dr_sender *sender, void *stream);
 
 /* Ends a step that failed: adds what was encoded in it to the residuals again; slots report the failure from now on. On a

@@ -65,8 +65,10 @@ struct device_call {
   }
 
   dr_status read_headers() {
-    if (uint64_t rows = 0; views.empty())
+    if (uint64_t rows = 0; views.empty()) {
+      if (const dr_status s = check_merged_types(outs, c.error)) return s;
       if (const dr_status s = check_outputs(outs, sparse(), rows, c.error)) return s;
+    }
     uint64_t room = header_room(options);
     for (size_t i = 0; i < views.size(); ++i) {
       if (!request.frames[i].data) return fail(c.error, DR_E_ARGUMENT, "frame %zu is NULL", i);

@@ -178,17 +178,11 @@ dr_status check_all_dense(std::span<const tensor_out> outs, dr_error& error) {
   return DR_OK;
 }
 
-// The outputs of a merge of no frames, which no frame's types are compared with.
+// A merge of no frames.
 dr_status check_no_frames(const host_decode& how, std::span<const tensor_out> outs, dr_error& error) {
   if (how.batch)
     if (const dr_status s = check_patch(how.batch->patches(), how.options, error)) return s;
-  for (size_t i = 0; i < outs.size(); ++i)
-    if (!is_value_type(outs[i].dtype)) {
-      fail(error, DR_E_ARGUMENT, "output %zu: dtype %u is not f32, f16 or bf16, which a merge adds up", i,
-           outs[i].dtype);
-      error.tensor = i;
-      return DR_E_ARGUMENT;
-    }
+  if (const dr_status s = check_merged_types(outs, error)) return s;
   uint64_t rows = 0;
   return check_outputs(outs, sparse_outputs::unions, rows, error);
 }

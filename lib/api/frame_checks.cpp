@@ -30,6 +30,17 @@ dr_status check_patch(bool patch, const dr_decode_options& o, dr_error& error) {
                       : "frame: is a patch of weights: decode it with DR_DECODE_APPLY, into its base");
 }
 
+dr_status check_merged_types(std::span<const tensor_out> outs, dr_error& error) {
+  for (size_t i = 0; i < outs.size(); ++i)
+    if (!is_value_type(outs[i].dtype)) {
+      fail(error, DR_E_ARGUMENT, "output %zu: dtype %u is not f32, f16 or bf16, which a merge adds up", i,
+           outs[i].dtype);
+      error.tensor = i;
+      return DR_E_ARGUMENT;
+    }
+  return DR_OK;
+}
+
 dr_status check_weights(const float* weights, size_t k, dr_error& error) {
   for (size_t i = 0; weights && i < k; ++i)
     if (!std::isfinite(weights[i])) {

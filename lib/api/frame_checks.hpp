@@ -15,6 +15,8 @@ dr_status check_tag(const frame_view& f, const dr_decode_options& o, dr_error& e
 // ARGUMENT: a patch that the call does not apply, or another frame that it does. Only patches are applied, and patches are
 // only applied: to confuse a patch with a gradient would lose weights.
 dr_status check_patch(bool patch, const dr_decode_options& o, dr_error& error);
+// ARGUMENT: an output of a type that no merge adds up, for a merge of no frames: no frame's types are compared with it.
+dr_status check_merged_types(std::span<const tensor_out> outs, dr_error& error);
 // ARGUMENT: a weight is not finite. One such weight would be in every sum.
 dr_status check_weights(const float* weights, size_t k, dr_error& error);
 

@@ -204,13 +204,13 @@ dr_status find_cuda_device(int32_t number, device*& out, dr_error& error) {
   static auto& all = *new std::vector<std::unique_ptr<device>>;  // contexts may end after main
   std::lock_guard lock(mutex);
   if (all.empty()) {
-    // Returns 35 or 100 without a driver, 35 with a driver that is too old.
-    int count = 0;
-    if (const cudaError_t e = cudaGetDeviceCount(&count); e != cudaSuccess) {
+    // Returns 35 or 100 without a driver, 35 with one of an older major version.
+    int count = 0, runtime = 0, driver = 0;
+    const cudaError_t e = cudaGetDeviceCount(&count);
+    (void)cudaRuntimeGetVersion(&runtime);
+    (void)cudaDriverGetVersion(&driver);
+    if (e != cudaSuccess || !is_driver_of(runtime, driver)) {
       (void)cudaGetLastError();
-      int runtime = 0, driver = 0;
-      (void)cudaRuntimeGetVersion(&runtime);
-      (void)cudaDriverGetVersion(&driver);
       return fail_without_device(runtime, driver, cudaGetErrorString(e), error);
     }
     all.resize(static_cast<size_t>(count));

@@ -55,6 +55,8 @@ dr_status find_device(const dr_place& place, device*& out, dr_error& error);
 // The error of CUDA's runtime that found no device, with its reason `why`. Versions as CUDA counts them: 13.0 is 13000;
 // without a driver 0.
 dr_status fail_without_device(int runtime, int driver, const char* why, dr_error& error);
+// Whether a driver runs what was built with this runtime. Versions as above.
+bool is_driver_of(int runtime, int driver);
 
 class fused_call;
 

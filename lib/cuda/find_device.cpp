@@ -26,9 +26,11 @@ dr_status find_device(const dr_place& place, device*& out, dr_error& error) {
 #endif
 }
 
+// Any driver of the same major version suffices, but 12.0: arguments of kernels above 4 KB need 12.1.
+bool is_driver_of(int runtime, int driver) { return driver >= runtime / 1000 * 1000 + (runtime / 1000 == 12 ? 10 : 0); }
+
 dr_status fail_without_device(int runtime, int driver, const char* why, dr_error& error) {
-  if (driver / 1000 >= runtime / 1000) return fail(error, DR_E_DEVICE, "place: no CUDA device here (%s)", why);
-  // Any driver of the same major version suffices, but 12.0: arguments of kernels above 4 KB need 12.1.
+  if (is_driver_of(runtime, driver)) return fail(error, DR_E_DEVICE, "place: no CUDA device here (%s)", why);
   char found[40] = "there is none", linux_driver[40] = "";
   if (driver) std::snprintf(found, sizeof found, "it is of CUDA %d.%d", driver / 1000, driver % 1000 / 10);
   if (const int number = runtime / 1000 == 12 ? 530 : runtime / 1000 == 13 ? 580 : 0)

@@ -70,10 +70,11 @@ dr_status exchange::check_request(const exchange_request& request) {
                 o.dense_below);
   const plan& method = *request.method;
   const exchange_kind kind = method.exchange.kind;
-  if (method.keeps_feedback() && !method.keeps_momentum() && kind != exchange_kind::gather)
+  const bool adds_gradients = kind == exchange_kind::ring || kind == exchange_kind::hierarchy;  // to sums
+  if (method.keeps_feedback() && !method.keeps_momentum() && adds_gradients)
     if (const float gamma = method.feedback_rule().weights().gamma; gamma != 1)
       return fail(c_.error, DR_E_UNSUPPORTED,
-                  "plan: each encode of a sum would apply gamma=%g again; use exchange=gather", double{gamma});
+                  "plan: sums have gradients without gamma=%g; use exchange=gather or exchange=owner", double{gamma});
   if (const dr_status s = check_memory(method, ranges_of(method.exchange, t.ranks, request.where.where), c_.error))
     return s;
   if (method.votes && o.dense_below)

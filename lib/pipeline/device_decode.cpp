@@ -618,6 +618,8 @@ void load_decode_kernels(const decode_shape& shape, device& where) {
     if (!d.judge(request, outs, reinterpret_cast<dr_result*>(uintptr_t{1} << 32), false, judged))
       (void)device_deliverer(shape, request, judged, dry, error).run(outs);
   }
+  where.load(kernel<begin_call<begin_few>>);
+  where.load(kernel<begin_call<begin_many>>);
   where.load(kernel<open_frames<begin_few>>);
   where.load(kernel<open_frames<begin_many>>);
   where.load(kernel<add_rows>);

@@ -648,6 +648,8 @@ dr_status count_device_launches(const batch& b, const device_prepared& prepared,
   // Kernels of what a call fuses are loaded, too: one with other flags may launch them.
   if (loads) {
     loads->load(kernel<draw_row_keys>);
+    loads->load(kernel<begin_call<begin_few>>);  // by the size of descriptors, which depends on the call
+    loads->load(kernel<begin_call<begin_many>>);
     if (const dr_status s = e.launch_all(prepared, workspace, nullptr, 0, nullptr)) return s;
   }
   dry.nodes = dry.launches = 0;

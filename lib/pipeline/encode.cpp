@@ -1,6 +1,7 @@
 // The sequence of stages. Every stage has a file: encoding.hpp lists them in this order.
 #include "pipeline/encode.hpp"
 
+#include <algorithm>
 #include <cinttypes>
 
 #include "feedback/state_layout.hpp"
@@ -32,6 +33,25 @@ void map_states(const batch& b, std::span<const tensor_view> tensors) {
       map_fresh(tensors[i].state, state_size_of(u.method->feedback_rule().kind, b.shapes[i].elements()));
 }
 
+// ARGUMENT: the frame would lie over the words by which a patch's history is advanced, when the frame is written.
+dr_status check_histories_apart(const batch& b, std::span<const tensor_view> tensors, const uint8_t* frame,
+                                uint64_t capacity, dr_error& error) {
+  const auto to = reinterpret_cast<uintptr_t>(frame);
+  for (const unit& u : b.units) {
+    const tensor_view& t = tensors[u.first_tensor];
+    const uint64_t size = b.shapes[u.first_tensor].elements() * value_size(u.dtype);
+    for (const void* const words : {t.values, t.base}) {
+      const auto at = reinterpret_cast<uintptr_t>(words);
+      if (!t.history || !words || at + size <= to || to + std::min<uint64_t>(capacity, b.bound()) <= at) continue;
+      fail(error, DR_E_ARGUMENT, "tensor %u: the frame overlaps its %s, by which its history is advanced",
+           u.first_tensor, words == t.base ? "base" : "values");
+      error.tensor = u.first_tensor;
+      return DR_E_ARGUMENT;
+    }
+  }
+  return DR_OK;
+}
+
 // `e` reads `w`, and every stage fills one part of it.
 dr_status run_stages(const encoding& e, encode_work& w, uint8_t* frame, uint64_t capacity, uint64_t& size) {
   if (const dr_status s = sparsify(e, w.selected)) return s;
@@ -61,6 +81,8 @@ dr_status encode(const batch& b, const encode_call& call, std::span<const tensor
   encode_work w = encode_work::lay_out(memory, b);
   if (w.states && !call.checked)
     if (const dr_status s = check_states_apart(b, tensors, w.states, error)) return s;
+  if (b.patches())
+    if (const dr_status s = check_histories_apart(b, tensors, frame, capacity, error)) return s;
 
   map_states(b, tensors);
   const auto list = w.transformed ? transform(b, call, tensors, workers, w.transformed) : tensors;

@@ -106,8 +106,14 @@ void factor_unit::restore() {
 // these others may have used the dense tensors, whole. (What they used of a matrix this rank does not know.)
 void factor_unit::take_back(std::span<const number_place> tensors, const uint64_t* number) {
   const bool begun = state_.busy();
-  float* const noted = state_.keeps() && (done_ || begun) ? note(number, state_.elements()) : nullptr;
-  if (done_ && state_.keeps())
+  state_.cancel(state_.keeps());
+  if (!state_.keeps()) {
+    done_ = false;
+    return;
+  }
+  const bool has_dense = std::ranges::any_of(state_.items(), [](const lowrank_item& i) { return i.dense; });
+  float* const noted = done_ || (begun && has_dense) ? note(number, state_.elements()) : nullptr;
+  if (done_)
     for (size_t t = 0; t < tensors.size(); ++t) {
       const std::span<float> residual = state_.residual(t);
       const float* const out = out_of(tensors[t], t);
@@ -117,7 +123,6 @@ void factor_unit::take_back(std::span<const number_place> tensors, const uint64_
         if (noted) noted[firsts_[t] + i] = back;
       }
     }
-  state_.cancel(state_.keeps());
   for (size_t t = 0; t < tensors.size() && begun && noted; ++t)
     if (state_.items()[t].dense) std::ranges::copy(state_.residual(t), noted + firsts_[t]);
   done_ = false;

@@ -249,6 +249,9 @@ dr_status sender::write_state(size_t tensor, uint32_t which, const void* state, 
 }
 
 dr_status sender::resume(uint64_t failures, uint64_t failed) {
+  for (unit& u : units_)
+    if (u.device && !is_dry())
+      if (const dr_status s = return_late(u)) return s;
   if (failures != failures_ || failed != failed_) settle();
   failures_ = failures;
   failed_ = failed;

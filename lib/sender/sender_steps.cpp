@@ -388,6 +388,9 @@ dr_status sender::merge(size_t unit, const dr_call& call, std::span<const dr_byt
   if (const dr_status s = check_call(call)) return s;
   auto& u = units_[unit];
   if (u.refuses) {
+    // (All ranks send the rest of slots of sums, or none does; and all observe them.)
+    if (u.list.kind == DR_UNIT_OWNER && !u.device)
+      if (const dr_status s = read_slots(u, call, slots, true, result); s == DR_E_CAPACITY) return s;
     c_.error = u.refusal;
     return c_.error.code;
   }

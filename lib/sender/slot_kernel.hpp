@@ -21,8 +21,9 @@ struct slot_head {
   uint32_t reserved = 0;
   uint32_t check = 0;  // of head and sizes
 
-  static constexpr uint32_t not_finite = 1;     // the rank asks all to skip the step and sends no frame
-  static constexpr uint32_t refused = 2;        // of a sum: the owner found the ranks out of step
+  static constexpr uint32_t not_finite = 1;  // the rank asks all to skip the step and sends no frame
+  // Of a sum: the owner found the ranks out of step; or, with a culprit, it owns nothing and found that one's slot unsound.
+  static constexpr uint32_t refused = 2;
   static constexpr uint32_t culprit_shift = 8;  // of a sum, the bits above: 1 and the rank at fault; 0: none
 
   DR_HD uint32_t culprit() const { return flags >> culprit_shift; }

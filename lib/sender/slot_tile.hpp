@@ -358,6 +358,7 @@ struct seal_sums {
       write_reason(r, a.own, f, v.why, fault_kind::frame);
       return v;
     }
+    if (!a.exist) return {};  // what is wrong with frames say those that have some
     return at_slot(a.report->foreign ? a.report->foreign - 1 : a.own, DR_E_ARGUMENT);
   }
 };

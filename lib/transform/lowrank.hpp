@@ -75,8 +75,8 @@ class lowrank {
   std::span<float> residual(size_t tensor) const;
   // Q of the next round, [rank][columns]; empty for a dense tensor.
   std::span<float> warm_start(size_t tensor) const;
-  // After its Q was written: columns of zeros are drawn again, and what is not orthonormal is made so, for with values of any
-  // size no later round might succeed. What a round wrote stays as it is, to the bit.
+  // After its Q was written: columns of zeros are drawn again, and columns of another norm than 1 are made orthonormal, for with
+  // values of any size no later round might succeed. What a round wrote stays as it is, to the bit.
   void settle_warm_start(size_t tensor);
   bool keeps() const { return how_.keeps; }
   uint64_t elements() const { return elements_; }

@@ -166,6 +166,25 @@ def residuals_of_factors_are_scaled_too():
 
 
 @check("two")
+def what_a_rank_that_is_behind_withdraws_was_scaled_as_its_residual():
+    rank = dist.get_rank()
+    behind, sound = (AllReduce(EXACT_TOP, dense_below=0) for _ in range(2))
+    for step in range(2):
+        for reduce in (behind, sound):
+            reduce(gradients(step, rank))
+    if rank == 1:
+        behind._sender.take_back(behind._number - 1)  # say, its other units failed
+    for reduce in (behind, sound):
+        reduce.scale_residuals(0.1)
+    x = gradients(2, rank)
+    with raises(deepreduce.OutOfStep, "rank 1"):
+        behind([tensor.clone() for tensor in x])
+    for i, tensor in enumerate(x):
+        now, completed = (reduce._states[str(i)].residual for reduce in (behind, sound))
+        assert completed.any() and np.allclose(now, completed + tensor.numpy(), atol=1e-5)
+
+
+@check("two")
 def a_state_that_waits_for_its_tensors_is_scaled_too():
     for plan in (EXACT_TOP, "transform=lowrank(rank=1) feedback=residual"):
         x = [gradient.view(-1, 10) for gradient in gradients(0, dist.get_rank())]

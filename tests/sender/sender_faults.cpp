@@ -482,6 +482,46 @@ TEST_CASE("with SKIP a residual that takes a gradient out of f32 skips the step 
   CHECK(w.skipped == std::vector<bool>{false, false, false});
 }
 
+TEST_CASE("owners: who cannot encode is named, also where an owner without elements hears of it first") {
+  for (const bool on_device : {false, true})
+    for (size_t who = 0; who < 3; ++who) {
+      CAPTURE(on_device);
+      CAPTURE(who);
+      world w({{"a", 2}},
+              {.book = "*: index=all value=qsgd exchange=owner", .ranks = 3, .dense_below = 0, .on_device = on_device});
+      w.set_random(1);
+      auto x = w.in(who, 0);
+      x[1] = NAN;
+      w.set(who, 0, x);
+      const auto status = w.step(0);
+      for (size_t r = 0; r < 3; ++r) {
+        INFO(w.ranks[r]->error.message);
+        CHECK(status[r] == DR_E_PEER);
+        CHECK(w.ranks[r]->error.frame == who);
+        CHECK(std::string(w.ranks[r]->error.message).find("NaN") != std::string::npos);
+      }
+    }
+}
+
+TEST_CASE(
+    "owners: where sums need more room than their slots, all ranks ask for the rest, also one with a damaged header") {
+  world w({{"a", 9000}}, {.book = "*: sparsify=threshold(value=3,max_ratio=1) index=golomb value=raw exchange=owner",
+                          .ranks = 3,
+                          .dense_below = 0});
+  for (uint64_t step = 0; step < 3; ++step) w.set_random(step), REQUIRE(w.all_ok(step));
+  for (size_t r = 0; r < 3; ++r) w.set(r, 0, std::vector<float>(9000, 5));  // all of it is above the threshold now
+  size_t arrivals = 0;
+  w.on_the_way = [&](size_t, size_t from, size_t to, client::bytes& slot) {
+    if (from == 1 && to == 0 && arrivals++ == 0) slot[10] ^= 1;
+  };
+  const size_t before = w.rests;
+  const auto status = w.step(3);
+  w.on_the_way = nullptr;
+  CHECK(status == std::vector<dr_status>{DR_E_CORRUPT, DR_E_PEER, DR_E_PEER});
+  CHECK((w.rests - before) % 3 == 2);  // rests of sums on three ranks; of the parts rank 0 cannot know
+  for (size_t r = 1; r < 3; ++r) CHECK(world::unit(*w.ranks[r], 0).sum_slot == world::unit(*w.ranks[0], 0).sum_slot);
+}
+
 TEST_CASE("with SKIP a step that fails, though a rank asks to skip it, goes back to the residuals") {
   for (const std::string way : {"", " exchange=owner"}) {
     CAPTURE(way);

@@ -51,6 +51,11 @@ TEST_CASE("a merge of no frames writes the types that a merge adds up, and refus
             (adds ? dr_status{DR_OK} : dr_status{DR_E_ARGUMENT}));
       if (adds) CHECK(memory != before);
       if (!adds) CHECK(memory == before);
+      client::bytes there(64 * size + 64, 0xab);
+      dr_tensor_out on_device = words_out(there, type, 64);
+      const dr_status s = dr_merge(c.handle, &device, nullptr, nullptr, 0, nullptr, &on_device, sizeof on_device, 1);
+      CHECK(s == (adds ? dr_status{DR_OK} : dr_status{DR_E_ARGUMENT}));
+      CHECK((there == before) == !adds);
       CHECK(std::equal(memory.end() - 64, memory.end(), before.end() - 64));
     }
 }
@@ -103,6 +108,26 @@ TEST_CASE("a frame that is written over its tensor has the tensor's values, also
       const size_t size = encode(memory.data() + 1000, over, 30000);
       CHECK(client::bytes(over, over + size) == apart);
     }
+}
+
+TEST_CASE("a patch that would be written over the weights of its history is refused") {
+  client::context c;
+  const client::plan plan("sparsify=changed index=all value=raw");
+  std::vector<uint32_t> memory(3000);
+  client::bytes history(1000);
+  for (const size_t at : {size_t{0}, size_t{1500}, size_t{2900}}) {
+    dr_tensor t{};
+    t.struct_size = sizeof t;
+    t.dtype = DR_U32;
+    t.universe = 1000;
+    t.values = memory.data();
+    t.base = memory.data() + 2000;
+    t.history = history.data();
+    const dr_status s =
+        dr_encode(c.handle, plan.handle, nullptr, nullptr, &t, sizeof t, 1, memory.data() + at, 400, nullptr);
+    CHECK(s == (at == 1500 ? dr_status{DR_OK} : dr_status{DR_E_ARGUMENT}));
+    if (s) CHECK(c.error().find("by which its history is advanced") != std::string::npos);
+  }
 }
 
 TEST_CASE("a sparse output may say that it has more room than its universe, also where the CPU decodes for a device") {

@@ -90,4 +90,9 @@ TEST_CASE("without a device the error names the required driver and the present 
   for (const int driver : {13000, 13010, 14000})
     CHECK(said(13000, driver) == "place: no CUDA device here (initialization error)");
   CHECK(said(12080, 12040) == "place: no CUDA device here (initialization error)");
+  // Of the same major version, and too old for arguments of kernels above 4 KB.
+  CHECK(said(12080, 12000).find("CUDA 12.1 or newer (on Linux 530 or newer); here it is of CUDA 12.0") !=
+        std::string::npos);
+  CHECK(!is_driver_of(12080, 12000));
+  CHECK(is_driver_of(12080, 12010));
 }

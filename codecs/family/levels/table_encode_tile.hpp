@@ -336,4 +336,16 @@ DR_HD uint64_t put_table_block(Block& b, table_encode_shared& s, level_target to
   return entry.at + body.size;
 }
 
+// The size of a job without values. (A kernel beside this one may raise the job's fault at any time: other blocks, which have
+// not seen it, look back at this one.)
+template <class Block>
+DR_HD void put_no_values(Block& b, const tile_job& job, uint64_t* const& state, const uint32_t& block) {
+  const uint64_t tiles = level_blocks(uint64_t{job.count_max} * job.width);
+  b.phase([&](unsigned lane) {
+    if (lane != 0) return;
+    if (block == 0 && job.fault->code == DR_OK) *job.out_size = 0;
+    if (tiles > 1) store_release(state + block, uint64_t{1});
+  });
+}
+
 }  // namespace dr

@@ -408,7 +408,7 @@ struct lloyd_code {
     uint64_t* const state = lloyd_part::of(a.common, job, 0).scratch.state;
     const uint32_t block = take_table_block(b, job, state);
     const lloyd_part part = lloyd_part::of(a.common, job, block);
-    if (part.length == 0) return put_no_values(b, job, block);
+    if (part.length == 0) return put_no_values(b, job, state, block);
     const lloyd_numbers& known = part.numbers();
     const uint8_t* const levels = part.scratch.levels;
     const uint32_t count = known.table.count;

@@ -176,7 +176,7 @@ struct log_quant_code {
     uint64_t* const state = log_quant_part::of(a.common, job, 0).scratch.state;
     const uint32_t block = take_table_block(b, job, state), count = 1u << a.common.bits, dtype = a.common.dtype;
     const log_quant_part part = log_quant_part::of(a.common, job, block);
-    if (part.length == 0) return put_no_values(b, job, block);
+    if (part.length == 0) return put_no_values(b, job, state, block);
     const log_quant_numbers& known = *part.scratch.numbers;
     const uint8_t* const levels = part.scratch.levels;
     const uint64_t head = log_head + 4 * (known.apart != 0);

@@ -463,12 +463,7 @@ struct uniform_quant_code {
     const uniform_quant_scratch scratch = uniform_quant_scratch::of(a.common.of(job), n_max);
     const uint32_t block = tiles <= 1 ? 0 : take_tile(b, reinterpret_cast<uint32_t*>(scratch.state + tiles));
     const uniform_quant_part part = uniform_quant_part::of(a.common, job, block);
-    if (part.length == 0) {
-      b.phase([&](unsigned lane) {
-        if (block == 0 && lane == 0 && job.fault->code == DR_OK) *job.out_size = 0;
-      });
-      return;
-    }
+    if (part.length == 0) return put_no_values(b, job, scratch.state, block);
     const uniform_quant_numbers& known = *scratch.numbers;
     auto* const out = static_cast<uint8_t*>(job.out);
     const unsigned unit = value_size(a.common.dtype);

@@ -306,10 +306,12 @@ def find(named: Iterable[Tuple[str, Tensor]]) -> Optional[Place]:
             first = what, number
         elif first[1] != number:
             _differ(what, number, *first)
-        if framework is None:
+        if framework is None or number is None:
             continue
         if own is None or isinstance(own, Bare):
             own = framework
+        if framework is not own and not isinstance(framework, Bare):
+            streams.append((what, framework.stream(number)))
         if isinstance(framework, Bare) and not _is_foreign(x):
             ready = x.__cuda_array_interface__.get("stream")
             if ready is not None:

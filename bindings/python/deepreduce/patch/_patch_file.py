@@ -207,7 +207,8 @@ def write_patch(
     file.write(MAGIC)
     rows: List[UnitRow] = []
     unchanged: List[int] = []
-    for units in in_order(encode, joined(old) if history is None and not on_device(old) else _apart(old), threads):
+    of_gpu = on_device(old)  # whose work is on this thread's current stream: others have another one
+    for units in in_order(encode, joined(old) if history is None and not of_gpu else _apart(old), None if of_gpu else threads):
         for unit in units:
             file.write(unit.frame)
             rows.append(UnitRow(len(unit.parts), len(unit.frame), locator_of(unit.checks) if unit.frame else (0, 0)))

@@ -73,6 +73,7 @@ class Factors(Numbers):
         self._basis: List[torch.Tensor] = []  # orthonormal, of this step: Pᵀ
         self._put(self._drawn, numpy.concatenate([_columns(seed, order[k], rank, n) for k, n in enumerate(self._columns())] or [numpy.zeros(0)]))
         self._warm.copy_(self._started(self._warm))
+        self._leave()
 
     def _memory(self) -> List[torch.Tensor]:
         return [*super()._memory(), *self._basis]
@@ -193,8 +194,12 @@ class Factors(Numbers):
         if not numpy.isfinite(values).all():
             at = int(numpy.flatnonzero(~numpy.isfinite(values))[0])
             raise ArgumentError(f"{name}: value {at} of its state is not finite")
-        self._put(self._warm[place], values)
-        if not values.any():
+        largest = float(numpy.abs(values).max(initial=0))
+        squares = numpy.square(values.astype(numpy.float64).reshape(-1, values.size // self._rank)).sum(1)
+        # With columns of another norm than 1 no later round might succeed; what a round wrote stays as it is.
+        is_basis = bool((numpy.abs(squares - 1) < 1e-3).all())
+        self._put(self._warm[place], values if largest <= 1 else values / numpy.float32(largest))
+        if not is_basis:
             with torch.no_grad():
                 self._warm[place].copy_(self._started(self._warm)[place])
         return None

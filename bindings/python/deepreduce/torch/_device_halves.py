@@ -21,6 +21,7 @@ class Halves(Numbers):
         # (A number of the host would be a factor, 1 / ranks, on CUDA: another rounding.)
         self._ranks = torch.full((), float(engine.size), device=home)
         self._largest = float(torch.finfo(kind).max)
+        self._leave()
 
     def _encode(self) -> None:
         gathered = self._gathered()

@@ -69,8 +69,8 @@ class Numbers:
         self._tensors: List[torch.Tensor] = [None] * len(items)
         self._begun = False
         self._pending: Optional[int] = None  # the step whose heads were not read
-        self._stream: Optional[torch.cuda.Stream] = None
-        self._done = torch.cuda.Event() if home.type == "cuda" else None  # the end of what was enqueued
+        self._stream = torch.cuda.current_stream(home) if home.type == "cuda" else None  # that has the memory, zeroed above
+        self._done = torch.cuda.Event() if home.type == "cuda" else None  # the end of what was enqueued; subclasses record the first
         self.waits = 0  # for the device
 
     def renew(self) -> None:
@@ -135,10 +135,9 @@ class Numbers:
         stream = torch.cuda.current_stream(self._home)
         if stream == self._stream:
             return
-        if self._stream is not None:
-            stream.wait_event(self._done)
-            for memory in self._memory():
-                memory.record_stream(stream)
+        stream.wait_event(self._done)
+        for memory in self._memory():
+            memory.record_stream(stream)
         self._stream = stream
 
     def _memory(self) -> List[torch.Tensor]:

@@ -497,6 +497,11 @@ class Exchange(Saved):
         self._scale(factor)
 
     def _scale(self, factor: float) -> None:
+        if self._sender is not None and self._home is None:  # (it also has what a rank that is behind withdraws)
+            for unit in self._units:
+                unit.place_states()
+            cast(Sender, self._sender).scale(factor)
+            return
         for field in ("states", "sums"):
             states = {**self._states, **self._owned_states(field)} if field == "states" else self._owned_states(field)
             for name, state in states.items():

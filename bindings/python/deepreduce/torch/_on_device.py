@@ -88,7 +88,12 @@ class DeviceUnit(Unit):
         assert self._home is not None
         self.holds_states = True
         self._states = [None] * len(self.items)
-        n, device = self._engine.size, self._home
+        self._info = info
+        self._renew()
+
+    def _renew(self) -> None:
+        """New memory for slots."""
+        n, device, info = self._engine.size, self._home, self._info
         self._slots = torch.empty(info.slots * info.bound, dtype=torch.uint8, device=device)
         self._sums = torch.empty(info.sum_bound, dtype=torch.uint8, device=device)
         # Of all ranks.
@@ -98,7 +103,7 @@ class DeviceUnit(Unit):
             for all_of, size in ((self._all_slots, info.bound), (self._all_sums, info.sum_bound))
         )
         self._stream = StreamFollower(self.sender, device, self._slots, self._sums, self._all_slots, self._all_sums)
-        self._received, self._work = self._all_slots, None  # of the collective under way
+        self._received, self._work = self._all_slots, None  # of the collective that was not waited for
 
     def place(self, position: int, tensor: torch.Tensor) -> None:
         self._tensors[position] = tensor
@@ -110,6 +115,8 @@ class DeviceUnit(Unit):
 
     def start(self, number: int, step: Step) -> None:
         begin, self._step = time.perf_counter(), number
+        if self._work is not None:  # of an abandoned step: it may still read and write slots
+            self._renew()
         self._stream.follow()
         self.sender._encode_at(self._number, number, self._slots.data_ptr(), self._slots.numel(), self._engine.rank)
         step.encode += time.perf_counter() - begin
@@ -127,6 +134,7 @@ class DeviceUnit(Unit):
     def _arrived(self, deadline: float, step: Step) -> None:
         begin = time.perf_counter()
         wait_for(self._engine, f"step {self._step}, {self._name}", self._work, self._received, deadline)
+        self._work = None
         step.wait += time.perf_counter() - begin
         self._stream.follow()
 

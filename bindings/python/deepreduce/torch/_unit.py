@@ -94,6 +94,12 @@ class Unit:
             tensor = self._copies[position] = torch.empty(tensor.numel(), dtype=tensor.dtype)
         self._place(position, tensor.data_ptr())
 
+    def place_states(self) -> None:
+        """The states of feedback that the caller holds: for a scale between steps, before the tensors have places."""
+        for position, state in enumerate(self._states):
+            if state is not None:
+                self.sender._place_at(self._at[position], 1, None, None, (ctypes.c_void_p * 1)(state.memory.ctypes.data))
+
     def _place(self, position: int, address: int) -> None:
         where, state = (ctypes.c_void_p * 1)(address), self._states[position]
         states = None if state is None else (ctypes.c_void_p * 1)(state.memory.ctypes.data)
