@@ -204,7 +204,8 @@ DR_API dr_status dr_exchange_cancel(dr_exchange *exchange);
  * residual of an owner, dropped by the second encode, in units of the result (of means, unless DR_EXCHANGE_SUM); ranges
  * of other owners read as zeros and must be written as zeros. MOMENTUM: this rank's u of feedback=dgc, or m of
  * feedback=momentum; zeros with any other. WARM_START: Q of transform=lowrank, the same on all ranks, which is
- * f32[rank][width], then zeros; all zeros for a tensor that is sent dense. To continue as before, write all. */
+ * f32[rank][width], then zeros; all zeros for a tensor that is sent dense; with columns of another norm than 1 it is made
+ * orthonormal. To continue as before, write all. */
 enum { DR_RESIDUAL_OWN = 0, DR_RESIDUAL_SUM = 1, DR_RESIDUAL_MOMENTUM = 2, DR_RESIDUAL_WARM_START = 3 };
 /* residual: f32[elements], elements = universe * width of the tensor. Zeros for a plan without such a state.
  * ARGUMENT (also while an exchange is under way, and for a value that is not finite). */

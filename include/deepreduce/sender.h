@@ -74,7 +74,8 @@ enum {
   DR_SENDER_F32 = 1u << 1,           /* outputs are f32, for tensors of any type */
   DR_SENDER_CALLER_STATES = 1u << 2, /* states are in the caller's memory (dr_sender_place), except those
                                         of OWNER and SCATTER units, which belong to ranges, and of FACTORS */
-  DR_SENDER_SKIP = 1u << 3,          /* a step in which some rank's gradient is not finite is skipped on all ranks */
+  DR_SENDER_SKIP = 1u << 3,          /* a step in which some rank's gradient is not finite is skipped on all
+                                        ranks; other errors fail it */
   DR_SENDER_SCATTER = 1u << 4, /* a reduce-scatter: `ranks` equal shards of each tensor; the output is this rank's */
   DR_SENDER_DRY = 1u << 5,     /* only reports units and plans of tensors, without memory for them: sizes of slots and
                                   states are 0; encode, sum and merge return UNSUPPORTED */
@@ -146,8 +147,7 @@ typedef struct dr_unit_info {
   /* Encode writes `slots` slots (1, or one for each rank), `bound` bytes from one to the next. The first `slot` bytes of
    * each are sent in the next step, the same number on every rank; if it is below `bound`, it follows what all ranks sent,
    * so after a damaged header (CORRUPT) on some ranks only (of OWNER the others then have PEER), all ranks create their
-   * senders again. sum_…: of the slots of
-   * sums (OWNER, FACTORS) */
+   * senders again. sum_…: of the slots of sums (OWNER, FACTORS) */
   uint64_t bound, slot;
   uint64_t slots;
   uint64_t sum_bound, sum_slot;
@@ -214,9 +214,10 @@ DR_API dr_status dr_sender_sum(dr_sender *sender, size_t unit, const dr_call *ca
                                void *slot, size_t capacity, dr_sent *result);
 /* Merges the slots of all ranks, in order, into the outputs. If it fails, it has written no output. HALVES, FACTORS: one
  * slot, the sum of those of all ranks, with the same bits on every rank. Between encode and merge the tensors of FACTORS
- * must not change, nor may their outputs until the step ends.
- * CAPACITY: each slot has `needed` bytes; call merge again with all of them. CORRUPT, PEER (a rank could not encode),
- * ARGUMENT (a rank sends other tensors; with reason DR_REASON_OUT_OF_STEP: a rank is at another step, or did not complete
+ * must not change, nor may their outputs until the step ends. On a device the slots that sum and merge read are aligned to
+ * 16 bytes, in order and equally spaced, `bound` (of sums `sum_bound`) bytes or more from one to the next.
+ * CAPACITY: each slot has `needed` bytes; call merge again with all of them. CORRUPT, PEER (a rank could not encode; of
+ * OWNER also: an owner got a damaged slot, or found the ranks out of step), ARGUMENT (a rank sends other tensors; with reason DR_REASON_OUT_OF_STEP: a rank is at another step, or did not complete
  * a step that others completed). */
 DR_API dr_status dr_sender_merge(dr_sender *sender, size_t unit, const dr_call *call, const dr_bytes *slots,
                                  size_t ranks, dr_sent *result);
@@ -245,7 +246,8 @@ enum {
   DR_STATE_OWN = 0, /* the part of its gradient that this rank did not send */
   DR_STATE_SUM = 1, /* OWNER: the part of its sums that this rank, their owner, did not send */
   DR_STATE_WARM = 2 /* FACTORS: Q of the next step, f32[rank of the factors][columns], the same on every rank;
-                       zeros: as in a new sender */
+                       zeros: as in a new sender; columns of another norm than 1: it is made
+                       orthonormal */
 };
 /* The state of a tensor, in the order of its elements, for any number of ranks: `state`, `sum_state` or `warm_state` bytes
  * of dr_sent_tensor (dr_state_size of its plan; of FACTORS: of a plan of frames with the same feedback). DR_STATE_SUM has
@@ -254,10 +256,11 @@ enum {
 DR_API dr_status dr_sender_read_state(dr_sender *sender, size_t tensor, uint32_t which, void *state, size_t size);
 DR_API dr_status dr_sender_write_state(dr_sender *sender, size_t tensor, uint32_t which, const void *state,
                                        size_t size);
-/* dr_state_scale on all residuals. Between steps. */
+/* dr_state_scale on all residuals, and on what a rank that is behind will withdraw from them; with DR_SENDER_CALLER_STATES on
+ * the states that were placed last. Between steps. */
 DR_API dr_status dr_sender_scale(dr_sender *sender, double factor);
-/* Continues from a checkpoint with failures and failed of dr_sender_info. Between steps: dr_sender_take_back does not know the
- * steps before it. */
+/* Continues from a checkpoint with failures and failed of dr_sender_info. Between steps: after it no rank is behind, and
+ * dr_sender_take_back has nothing of a step before it. */
 DR_API dr_status dr_sender_resume(dr_sender *sender, uint64_t failures, uint64_t failed);
 
 #ifdef __cplusplus

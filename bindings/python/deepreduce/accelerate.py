@@ -46,7 +46,8 @@ def compress(accelerator: Accelerator, model: torch.nn.Module, plan: Plans, **op
     plan, options  as of deepreduce.torch.DDPHook
 
     accelerator.save_state writes the residuals of each rank to a file of its own, and load_state reads them: the
-    training resumes bit for bit. With more ranks than before the new ones begin without residuals; with fewer, the remaining
+    training resumes bit for bit. With more ranks than before the new ones begin without residuals (a save removes
+    the files of ranks that are no more); with fewer, the remaining
     ranks receive the residuals of the removed ones. Several models are identified by the order in which they are compressed.
     Raises Unsupported for a model without DistributedDataParallel, and the errors of DDPHook.
     """

@@ -197,7 +197,7 @@ def decode(
     max_elements   raise CapacityError for a frame of more elements, before memory is allocated. A few bytes can claim
                    any number: set it for frames from untrusted sources. None: no limit; but with sparse=True a codec that
                    searches all elements (bloom, seeded) may search 4096 for each byte of frame and output, and 2^20
-    max_workspace  raise CapacityError if decoding needs more bytes beside the frame and the outputs. None: 256 for
+    max_workspace  raise CapacityError if decoding needs more bytes beside the frame and the outputs, in either place. None: 256 for
                    each byte of these and 1 MiB, for each thread
     tag            the tag that the frame must have; another is an ArgumentError: ranks are out of step
     coefficients   of a frame of transform=dct: return the coefficients that were sent, in their order, not the tensor. With

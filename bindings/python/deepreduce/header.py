@@ -31,7 +31,7 @@ class FrameTensor:
     support          number of rows that decode returns
     fallback         "none", "raw_index" or "dense": the strongest fallback of its segments
     plan             the codecs and their wire fields
-    host_only        whether one of the codecs has no CUDA operations, so that a GPU needs allow_host
+    host_only        whether a codec of some segment has no CUDA operations, or no GPU applies such a patch: a GPU needs allow_host
     """
 
     universe: int

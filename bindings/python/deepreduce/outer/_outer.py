@@ -126,7 +126,8 @@ class Outer:
         """Call it after each step of the inner optimizer. In the last step of a round it exchanges, changes the weights, and
         returns True; in all others it returns False.
 
-        weight  of this step in the mean over workers, if weights differ: for example the tokens of its batch
+        weight  of this step in the mean over workers, if weights differ: for example the tokens of its batch. From 2^-60 to 2^60.
+                With fragments each has the mean of all steps since it was sent
 
         If a round of a group fails, all ranks raise: PeerError if a rank's weights are not finite, MissingRank, or OutOfStep.
         Then the weights are the agreed ones, the round has moved nothing, and the residuals of plans with feedback are not

@@ -154,7 +154,7 @@ def encode(
     sums          the Sums of `old`; they are updated to those of `new`
     history       the History of `old`; it is updated, and `apply` then needs one, too (but for the first patch, whose history is of
                   zeros: so is none). With a history tensors do not share frames, so many small tensors need more bytes
-    threads       number of threads; None: one. The patch does not depend on it
+    threads       number of threads; None: one; on a GPU always one. The patch does not depend on it
 
     Raises ArgumentError (shapes, types or names differ, or the plan is unknown or makes no patches), OutOfMemory.
 

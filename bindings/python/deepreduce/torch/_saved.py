@@ -195,7 +195,7 @@ class Saved:
         A ReduceScatter's residuals are of one number of ranks, and are refused with another one.
 
         Raises ArgumentError for what is not such a state, for the state of another rank, and for residuals of tensors that
-        do not exist here or have another size; now, or when the tensors are known. After an error nothing has changed.
+        do not exist here or have another size or memory layout; now, or when the tensors are known. After an error nothing has changed.
         """
         self._require_idle()
         given, kind = state, type(self).__name__
