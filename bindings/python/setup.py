@@ -56,6 +56,7 @@ SOURCES = ("capi", "codecs", "include", "lib", "tool")
 SOURCE_SUFFIXES = {
     ".cpp",
     ".cu",
+    ".cuh",
     ".h",
     ".hpp",
     ".map",

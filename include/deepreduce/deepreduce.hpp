@@ -20,6 +20,7 @@
 #include <stdexcept>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "deepreduce.h"
@@ -515,6 +516,13 @@ class binding {
                             outs.empty() ? nullptr : outs.data(), sizeof(dr_tensor_out), tensors.size(), merges,
                             &made));
     handle.reset(made);
+  }
+  binding(binding&&) noexcept = default;
+  binding& operator=(binding&& other) noexcept {
+    handle = std::move(other.handle);  // before the batch that it was bound to
+    batch_ = std::move(other.batch_);
+    context_ = other.context_;
+    return *this;
   }
   dr_binding* get() const { return handle.get(); }
 

@@ -74,7 +74,8 @@ dr_status exchange::check_request(const exchange_request& request) {
   if (method.keeps_feedback() && !method.keeps_momentum() && adds_gradients)
     if (const float gamma = method.feedback_rule().weights().gamma; gamma != 1)
       return fail(c_.error, DR_E_UNSUPPORTED,
-                  "plan: each encode of a sum would apply gamma=%g again; use exchange=gather or exchange=owner", double{gamma});
+                  "plan: each encode of a sum would apply gamma=%g again; use exchange=gather or exchange=owner",
+                  double{gamma});
   if (const dr_status s = check_memory(method, ranges_of(method.exchange, t.ranks, request.where.where), c_.error))
     return s;
   if (method.votes && o.dense_below)

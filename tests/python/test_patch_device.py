@@ -185,6 +185,15 @@ def test_tied_weights_are_written_once():
     assert shared.tobytes() == old.tobytes()
 
 
+def test_weights_that_share_a_part_of_their_memory_stay_as_they_are():
+    old, new = weights(5000), stepped(weights(5000), 0.05)
+    shared = old.copy()
+    data = patch.encode({"a": Emulated(old), "b": Emulated(old[:2000].copy())}, {"a": Emulated(new), "b": Emulated(new[:2000].copy())})
+    with pytest.raises(ArgumentError, match="'a' and 'b' share a part of their memory|'b' and 'a' share a part"):
+        patch.apply({"a": Emulated(shared), "b": Emulated(shared[:2000])}, data)
+    assert shared.tobytes() == old.tobytes()
+
+
 def test_what_a_gpu_lacks_is_unsupported_by_name(tmp_path):
     old, new = model()
     there = on_gpu(old)[1]

@@ -12,7 +12,7 @@ np = pytest.importorskip("numpy", reason="numpy is missing: pip install numpy")
 
 import deepreduce  # noqa: E402
 from deepreduce import Sender  # noqa: E402
-from deepreduce._adapters._sender_messages import SenderSteps  # noqa: E402
+from deepreduce._adapters._sender_messages import SenderSteps, _Slots  # noqa: E402
 from deepreduce.exchange import Transport  # noqa: E402
 from deepreduce.sender import TensorSpec  # noqa: E402
 
@@ -605,3 +605,39 @@ def test_a_sender_serves_one_call_at_a_time_and_senders_any_number_of_threads():
     for thread in threads:
         thread.join()
     assert found == [expected] * 8
+
+
+class Failing(Transport):
+    """Of three ranks; the request of the last message fails. As over MPI, a request that has ended is unknown."""
+
+    ranks, rank = 3, 0
+
+    def __init__(self):
+        self.open = []
+
+    def recv(self, peer, tag, address, capacity):
+        self.open.append(len(self.open))
+        return self.open[-1]
+
+    send = recv
+
+    def test(self, request):
+        if request == 0:
+            self.open.remove(request)
+            return 0
+        if request == 3:
+            self.open.remove(request)
+            raise deepreduce.Error("it is gone")
+        return None
+
+    def cancel(self, request):
+        self.open.remove(request)
+        return True
+
+
+def test_a_message_that_the_transport_lost_is_not_cancelled_again():
+    slots = _Slots(Failing(), 0, 1, 64)
+    slots.send(64)
+    with pytest.raises(deepreduce.PeerError, match="rank 2: it is gone"):
+        next(slots.arrived(math.inf, 1))
+    assert len(slots.under_way) == 2 and slots.give_up()

@@ -229,7 +229,7 @@ int run_calibrate(const calibrate_options& o) {
       {"costs", costs},
       {"frames", frames},
       {"errors", errors}};
-  compare::write_output(o.output, profile.dump(1) + "\n");
+  compare::write_output(o.output, profile.dump(1, ' ', false, ordered_json::error_handler_t::replace) + "\n");
   return status;
 }
 

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import time
 import zlib
@@ -58,6 +59,16 @@ class _PendingWords(NamedTuple):
     begin: float  # of time.perf_counter
 
 
+@contextlib.contextmanager
+def _of_mpi() -> Iterator[None]:
+    """Errors of MPI as errors of a transport: PEER, unless a message is too long."""
+    try:
+        yield
+    except MPI.Exception as error:
+        code = _abi.DR_E_CAPACITY if error.Get_error_class() == MPI.ERR_TRUNCATE else _abi.DR_E_PEER
+        raise Error(f"MPI: {error}", code=code) from error
+
+
 class MpiTransport(Uncopied, Transport):
     """Point-to-point messages over MPI, on a duplicate of `comm` (None: COMM_WORLD). All ranks of `comm` construct it together.
 
@@ -87,14 +98,16 @@ class MpiTransport(Uncopied, Transport):
 
     def send(self, peer: int, tag: int, address: int, size: int) -> int:
         rounds = []
-        for offset in range(0, size + 1, _ROUND):
-            part = min(size - offset, _ROUND)
-            rounds.append(self.comm.Isend([_at(address + offset, part), part, MPI.BYTE], peer, tag))
+        with _of_mpi():
+            for offset in range(0, size + 1, _ROUND):
+                part = min(size - offset, _ROUND)
+                rounds.append(self.comm.Isend([_at(address + offset, part), part, MPI.BYTE], peer, tag))
         return self._number(_Send(rounds))
 
     def recv(self, peer: int, tag: int, address: int, capacity: int) -> int:
         receive = _Recv(peer, tag, address, capacity)
-        self._receive_round(receive)
+        with _of_mpi():
+            self._receive_round(receive)
         return self._number(receive)
 
     def _number(self, message: Union[_Send, _Recv]) -> int:
@@ -110,11 +123,11 @@ class MpiTransport(Uncopied, Transport):
     def test(self, request: int) -> Optional[int]:
         message = self._open[request]
         try:
-            size = self._test(message)
-        except MPI.Exception as error:
+            with _of_mpi():
+                size = self._test(message)
+        except Error:
             del self._open[request]
-            code = _abi.DR_E_CAPACITY if error.Get_error_class() == MPI.ERR_TRUNCATE else _abi.DR_E_PEER
-            raise Error(f"MPI: {error}", code=code) from error
+            raise
         if size is not None:
             del self._open[request]
             self.ended += 1

@@ -63,7 +63,9 @@ class _Slots:
     def arrived(self, deadline: float, timeout: float) -> Iterator[None]:
         """Yields until all messages have arrived. Raises MissingRank if a rank does not answer, PeerError if it is lost."""
         while True:
-            self.under_way = [message for message in self.under_way if not self._is_over(message)]
+            for message in tuple(self.under_way):
+                if self._is_over(message):
+                    self.under_way.remove(message)
             if not self.under_way:
                 return
             if time.monotonic() > deadline:
@@ -77,7 +79,8 @@ class _Slots:
     def _is_over(self, message: _Message) -> bool:
         try:
             return self._transport.test(message.request) is not None
-        except Error as error:
+        except Error as error:  # the transport has forgotten it
+            self.under_way.remove(message)
             raise _lost(message.peer, error) from error
 
     def give_up(self) -> bool:

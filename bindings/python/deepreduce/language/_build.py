@@ -21,7 +21,7 @@ _HERE = pathlib.Path(__file__).resolve().parent
 FLAGS = ["-std=c++20", "-O3", "-fPIC", "-fvisibility=hidden", "-ffp-contract=off", "-fno-math-errno", "-fno-trapping-math"]
 # What a plug-in needs of the library's own loops.
 _SOURCES = [
-    "lib/primitive/packing_avx2.cpp", "lib/primitive/packing_avx512.cpp",
+    "lib/primitive/packing_avx2.cpp", "lib/primitive/packing_avx512.cpp", "lib/primitive/packing_neon.cpp",
     "codecs/family/ternary/ternary_digits_avx2.cpp", "codecs/family/ternary/ternary_digits_avx512.cpp",
 ]  # fmt: skip
 

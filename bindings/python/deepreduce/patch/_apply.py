@@ -52,12 +52,17 @@ def memory_of(tensors: Tensors) -> Dict[Tuple[int, int], List[str]]:
         words: Words = tensor
         if words.length:
             found.setdefault((words.words.ctypes.data, words.words.nbytes), []).append(name)
+    require_apart(found)
+    return found
+
+
+def require_apart(memory: Mapping[Tuple[int, int], List[str]]) -> None:
+    """ArgumentError if (address, bytes) of tensors with these names overlap, and are not the same."""
     end, last = 0, ""
-    for (address, size), names in sorted(found.items()):
+    for (address, size), names in sorted(memory.items()):
         if address < end:
             raise ArgumentError(f"{names[0]!r} and {last!r} share a part of their memory: they cannot be patched in place")
         end, last = address + size, names[0]
-    return found
 
 
 class Looked(NamedTuple):

@@ -13,6 +13,7 @@ from .._native._types import Structs, Tensor
 from .._tensors import OUT_STRIDE, make_options
 from ..errors import ArgumentError, Error, Unsupported
 from ..plan import as_plan
+from ._apply import require_apart
 from ._device_words import DevicePart, encode_device_words
 from ._patch_file import Patch, Tensors, Unit, names_of
 from ._word_frames import _of_tensor, change_of, named
@@ -102,6 +103,11 @@ def apply_on_device(weights: Tensors, patch: Patch) -> None:
     units = patch.units(weights)
     results: Dict[Tuple[int, int], Tuple[str, int]] = {}
     seen = _look(weights, patch, units)
+    memory: Dict[Tuple[int, int], List[str]] = {}
+    for name, tensor in weights.items():
+        if tensor.length:
+            memory.setdefault((tensor.words.address, tensor.words.nbytes), []).append(name)
+    require_apart(memory)
     for one in seen:  # weights that are tied become the same by each of their names
         name, other = results.setdefault((one.words.address, one.words.nbytes), (one.unit.parts[0].name, one.result))
         if other != one.result and one.words.size:
