@@ -96,7 +96,8 @@ void check_residual(dr_transform* t, size_t tensors) {
   }
 }
 
-// What becomes of a state on its way; it is loaded, or refused and nothing has changed.
+// What becomes of a state on its way; it is loaded, or refused and nothing has changed. (A warm start whose columns have
+// another norm than 1 is made a basis, which a second load leaves as it is.)
 void load(dr_transform* t, script& from) {
   const bytes before = saved(t);
   bytes given = before;
@@ -106,8 +107,11 @@ void load(dr_transform* t, script& from) {
   const fuzz::block room(given);
   const dr_status s = dr_transform_load(t, room.data(), room.size());
   if (s && s != DR_E_ARGUMENT) wrong("load", dr_last_error(fuzz::context())->message);
-  if (saved(t) != (s ? before : given))
-    wrong(s ? "a state that is refused has changed the transform" : "a state is not what was loaded");
+  const bytes now = saved(t);
+  if (s && now != before) wrong("a state that is refused has changed the transform");
+  if (s) return;
+  if (what % 4 == 0 && now != given) wrong("a state is not what was loaded");
+  if (dr_transform_load(t, now.data(), now.size()) || saved(t) != now) wrong("a state that was loaded is not one");
 }
 
 }  // namespace

@@ -11,7 +11,7 @@ import os
 import pathlib
 import sys
 import tempfile
-from typing import Any, Iterator, List, Optional, Sequence, TextIO, cast
+from typing import Iterator, List, Optional, Sequence, TextIO, cast
 
 from ._files._torch_arrays import convert_file, is_pickle
 from ._files._whole_file import require_no_input
@@ -37,7 +37,7 @@ class _Stdout:
     def __init__(self, stream: Optional[TextIO]) -> None:
         self._stream = stream  # None: closed
 
-    def __getattr__(self, name: str) -> Any:
+    def __getattr__(self, name: str) -> object:
         return getattr(self._stream, name)
 
     def write(self, text: str) -> int:

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import sys
 import warnings
-from typing import Any, Iterator, List, Tuple
+from typing import Iterator, List, Tuple
 
 import numpy
 
 from .. import codecs, decode, encode, load_plugin
 from .._native import _device
 from .._native._testing import Emulated, emulated
+from .._native._types import Array
 from ..errors import ArgumentError, Error
 
 
@@ -24,7 +25,7 @@ def calls(name: str) -> List[str]:
     return [f"{before} value=plugin.{name}{call}" for before in ("sparsify=topr(ratio=0.9) index=golomb", "index=all") for call in found]
 
 
-def inputs(name: str, seed: int) -> Iterator[Tuple[str, Any, str]]:
+def inputs(name: str, seed: int) -> Iterator[Tuple[str, Array, str]]:
     """Plans and values, zeros of both signs among them, and words for an error."""
     random = numpy.random.default_rng(seed)
     for plan in calls(name):
