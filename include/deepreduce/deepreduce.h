@@ -516,7 +516,7 @@ typedef struct dr_decode_options {
   uint32_t flags; /* DR_DECODE_* */
   uint32_t reserved;
   uint64_t max_elements;  /* universe * width, summed over a frame; 0: unlimited, for sparse outputs as above */
-  uint64_t max_workspace; /* bytes of workspace and headers, of a device also of its workspace; 0: as above */
+  uint64_t max_workspace; /* bytes of workspace and headers, also on a device; 0: as above */
   uint64_t tag;
   uint64_t first_tensor, tensors; /* range of the frame's tensors to decode, one for each output;
                                      tensors = 0: all, and first_tensor must be 0. Of the others only the check is verified.
@@ -538,7 +538,7 @@ typedef struct dr_bytes {
  * sparse on the CPU. Workspace: dr_batch_merge_workspace bytes, aligned to 64, in the batch's place. That suffices for
  * any frame of such a sender; a frame of another sender may need more, which is CAPACITY. Options: first_tensor and
  * tensors must be 0. On the CPU: as dr_decode, frame at any address; result may be NULL.
- * On a GPU sparse counts equal the batch's, and the frame of a batch of one tensor with a header of the short form has no tag;
+ * On a GPU sparse counts equal the batch's, and the frame of one tensor with a header of the short form has no tag;
  * `size` bytes are readable from `frame`, which is aligned to 16; the frame states its own size. Its faults are reported
  * in `result`, in device memory, and then the outputs are unchanged. Counts are not set. Options: ADD, APPLY and limits
  * only. A frame must not overlap an output within the batch's bound.
@@ -696,7 +696,8 @@ DR_API dr_status dr_decode(dr_context *context, const dr_place *place, const voi
  * a weight that is not finite is ARGUMENT. Outputs are dense or, on the CPU, sparse: the union of the supports, from
  * zero (with ADD: ARGUMENT), summed in f32 and rounded once (CAPACITY if the union is larger; `needed` is sufficient).
  * The support of a segment that is sent dense, or by an index codec that sends all elements, is its universe.
- * k may be 0: outputs, of f32, f16 or bf16, become 0 (with ADD they stay). If a frame is not sound, the outputs are untouched and the error names the frame. Errors as for dr_decode. */
+ * k may be 0: outputs, of f32, f16 or bf16, become 0 (with ADD they stay).
+ * If a frame is not sound, the outputs are untouched and the error names the frame. Errors as for dr_decode. */
 DR_API dr_status dr_merge(dr_context *context, const dr_place *place, const dr_bytes *frames, const float *weights,
                           size_t k, const dr_decode_options *options, dr_tensor_out *outs, size_t stride, size_t n);
 

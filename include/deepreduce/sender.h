@@ -38,9 +38,9 @@
  * `bucket=flat index=all value=raw`. A tensor of fewer than `dense_below` elements is sent by dr_plan_exact of its plan.
  * The name of a tensor seeds its random numbers. The tensors of a unit have one type and together at most `unit_bytes`
  * bytes; a larger tensor is a unit by itself. The tensors of a flat plan are one frame; the others are one frame for each
- * kind of feedback (and each beta of feedback=residual). A mean is the sum of the frames, each times 1 / ranks, added in the order of the ranks in f32 and
- * rounded once; votes (merge=vote) are counted without that factor. feedback=dgc(clip=…) bounds the norm of all tensors
- * whose plan has a clip, together.
+ * kind of feedback (and each beta of feedback=residual). A mean is the sum of the frames, each times 1 / ranks, added in
+ * the order of the ranks in f32 and rounded once; votes (merge=vote) are counted without that factor.
+ * feedback=dgc(clip=…) bounds the norm of all tensors whose plan has a clip, together.
  */
 #ifndef DEEPREDUCE_SENDER_H
 #define DEEPREDUCE_SENDER_H
@@ -217,8 +217,8 @@ DR_API dr_status dr_sender_sum(dr_sender *sender, size_t unit, const dr_call *ca
  * must not change, nor may their outputs until the step ends. On a device the slots that sum and merge read are aligned to
  * 16 bytes, in order and equally spaced, `bound` (of sums `sum_bound`) bytes or more from one to the next.
  * CAPACITY: each slot has `needed` bytes; call merge again with all of them. CORRUPT, PEER (a rank could not encode; of
- * OWNER also: an owner got a damaged slot, or found the ranks out of step), ARGUMENT (a rank sends other tensors; with reason DR_REASON_OUT_OF_STEP: a rank is at another step, or did not complete
- * a step that others completed). */
+ * OWNER also: an owner got a damaged slot, or found the ranks out of step), ARGUMENT (a rank sends other tensors; with
+ * reason DR_REASON_OUT_OF_STEP: a rank is at another step, or did not complete a step that others completed). */
 DR_API dr_status dr_sender_merge(dr_sender *sender, size_t unit, const dr_call *call, const dr_bytes *slots,
                                  size_t ranks, dr_sent *result);
 

@@ -128,7 +128,7 @@ dr_status prepare(const batch_request& request, std::span<const tensor_view> ten
     if (const dr_status s = add_unit_rows(out, u, error)) return s;
     const bound_sparsifier sparsifier = u.method->sparsifier();
     // (A blind sparsifier selects zeros, too, and a frame stores the number of selected rows. What goes dense above some
-    // number is counted first; of a device's unit that is sent whole nobody counts.)
+    // number is counted first, and a device does not count what it sends whole.)
     u.whole = !u.sparse && u.method->regather && sparsifier.keeps_all() && !sparsifier.how.blind &&
               (u.patches() || u.dense_above >= u.universe) && out.wire[out.rows[u.first_row].plan].index().whole();
   }

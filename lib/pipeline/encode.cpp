@@ -36,13 +36,12 @@ void map_states(const batch& b, std::span<const tensor_view> tensors) {
 // ARGUMENT: the frame would lie over the words by which a patch's history is advanced, when the frame is written.
 dr_status check_histories_apart(const batch& b, std::span<const tensor_view> tensors, const uint8_t* frame,
                                 uint64_t capacity, dr_error& error) {
-  const auto to = reinterpret_cast<uintptr_t>(frame);
+  const uint64_t room = std::min<uint64_t>(capacity, b.bound());
   for (const unit& u : b.units) {
     const tensor_view& t = tensors[u.first_tensor];
     const uint64_t size = b.shapes[u.first_tensor].elements() * value_size(u.dtype);
     for (const void* const words : {t.values, t.base}) {
-      const auto at = reinterpret_cast<uintptr_t>(words);
-      if (!t.history || !words || at + size <= to || to + std::min<uint64_t>(capacity, b.bound()) <= at) continue;
+      if (!t.history || !words || !overlap(words, size, frame, room)) continue;
       fail(error, DR_E_ARGUMENT, "tensor %u: the frame overlaps its %s, by which its history is advanced",
            u.first_tensor, words == t.base ? "base" : "values");
       error.tensor = u.first_tensor;

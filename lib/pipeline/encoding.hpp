@@ -198,6 +198,12 @@ std::span<const tensor_view> transform(const batch& b, const encode_call& call, 
 inline uint64_t table_max(const batch& b) { return b.layout[0].table.size(); }
 
 // What all stages read: the call, and the results of earlier stages.
+// Whether [x, x + n) and [y, y + m) have bytes in common.
+inline bool overlap(const void* x, uint64_t n, const void* y, uint64_t m) {
+  const auto a = reinterpret_cast<uintptr_t>(x), b = reinterpret_cast<uintptr_t>(y);
+  return a < b + m && b < a + n;
+}
+
 struct encoding {
   const batch& b;
   const encode_call& call;

@@ -23,8 +23,7 @@ bool is_sound(const encoding& e, size_t i) {
 
 // Whether the frame overlaps a tensor's `values`, which are read while the frame is written.
 bool overlaps(const tensor_shape& shape, const void* values, const uint8_t* frame, uint64_t size) {
-  const auto begin = reinterpret_cast<uintptr_t>(values), at = reinterpret_cast<uintptr_t>(frame);
-  return begin < at + size && at < begin + shape.elements() * value_size(shape.dtype);
+  return overlap(values, shape.elements() * value_size(shape.dtype), frame, size);
 }
 
 // Bytes for a row in the frame until all rows are coded. A code of variable size may exceed the dense row, which is

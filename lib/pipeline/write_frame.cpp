@@ -81,8 +81,7 @@ class dense_values {
     for (size_t i = 0; i < rows.size(); ++i) {
       if (rows[i].mode != mode_dense || !(e.unit_of(i).patches() || e.unit_of(i).whole)) continue;
       const uint64_t bytes = e.b.rows[i].universe * e.row_bytes(i);
-      const auto at = reinterpret_cast<uintptr_t>(given(i)), to = reinterpret_cast<uintptr_t>(frame);
-      if (at < to + size && to < at + bytes) copies_[i].assign(given(i), given(i) + bytes);
+      if (overlap(given(i), bytes, frame, size)) copies_[i].assign(given(i), given(i) + bytes);
     }
   }
   const std::byte* of(size_t row) const {

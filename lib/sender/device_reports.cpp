@@ -83,8 +83,7 @@ dr_status sender::read_report(unit& u, uint64_t step, dr_sent& result) {
   if (owns) {
     // What this rank found when it added up. (All else that is wrong with those slots stands in its own.)
     if (const dr_status s = read_prefixes(view_of(u, d.sum_report_at, frames).slots(), limits, slots_, c_.error)) {
-      name_rank(c_.error.frame);
-      if (s == DR_E_CORRUPT) return s;
+      if (s == DR_E_CORRUPT) return name_rank(c_.error.frame);
     } else if (const dr_status out = compare_on_device(u, step); out && c_.error.reason == DR_REASON_OUT_OF_STEP) {
       return out;
     }

@@ -107,24 +107,18 @@ void factor_unit::restore() {
 void factor_unit::take_back(std::span<const number_place> tensors, const uint64_t* number) {
   const bool begun = state_.busy();
   state_.cancel(state_.keeps());
-  if (!state_.keeps()) {
-    done_ = false;
-    return;
-  }
-  const bool has_dense = std::ranges::any_of(state_.items(), [](const lowrank_item& i) { return i.dense; });
-  float* const noted = done_ || (begun && has_dense) ? note(number, state_.elements()) : nullptr;
-  if (done_)
-    for (size_t t = 0; t < tensors.size(); ++t) {
-      const std::span<float> residual = state_.residual(t);
-      const float* const out = out_of(tensors[t], t);
-      for (size_t i = 0; i < residual.size(); ++i) {
-        const float back = out[i] / scale_;
-        residual[i] += back;
-        if (noted) noted[firsts_[t] + i] = back;
-      }
+  const bool sent_whole = begun && std::ranges::any_of(state_.items(), [](const lowrank_item& i) { return i.dense; });
+  float* const noted = state_.keeps() && (done_ || sent_whole) ? note(number, state_.elements()) : nullptr;
+  for (size_t t = 0; t < tensors.size(); ++t) {
+    const std::span<float> residual = state_.residual(t);  // empty: none is kept
+    const float* const out = out_of(tensors[t], t);
+    for (size_t i = 0; i < residual.size() && done_; ++i) {
+      const float back = out[i] / scale_;
+      residual[i] += back;
+      if (noted) noted[firsts_[t] + i] = back;
     }
-  for (size_t t = 0; t < tensors.size() && begun && noted; ++t)
-    if (state_.items()[t].dense) std::ranges::copy(state_.residual(t), noted + firsts_[t]);
+    if (begun && noted && state_.items()[t].dense) std::ranges::copy(residual, noted + firsts_[t]);
+  }
   done_ = false;
 }
 

@@ -322,13 +322,14 @@ dr_status sender::sum(size_t unit, const dr_call& call, std::span<const dr_bytes
   // (All ranks find out that ranks are out of step. This one reports it in merge, after they have its sum; and that the header
   // of a slot is damaged, for then it does not know the size of the next slots, which the others have observed.)
   const bool out_of_step = status && c_.error.reason == DR_REASON_OUT_OF_STEP;
-  const bool owns_nothing =
-      std::ranges::all_of(u.frames, [&](const frame& f) { return f.ranges[options_.rank].empty(); });
+  const auto owns_nothing = [&] {
+    return std::ranges::all_of(u.frames, [&](const frame& f) { return f.ranges[options_.rank].empty(); });
+  };
   u.refuses = out_of_step || status == DR_E_CORRUPT;
   if (u.refuses) u.refusal = c_.error;
   if (out_of_step) {
     head.flags |= slot_head::refused;
-  } else if (status && owns_nothing) {  // no frame of its can say so
+  } else if (status && owns_nothing()) {  // no frame of its can say so
     head.flags |= slot_head::refused | static_cast<uint32_t>(c_.error.frame + 1) << slot_head::culprit_shift;
     result.fault = status;
   } else if (!status && slots_.skips) {

@@ -43,17 +43,17 @@ class _Stdout:
     def write(self, text: str) -> int:
         if self._stream is None:
             raise Error(f"cannot write standard output: {os.strerror(errno.EBADF)}")
-        with _told(self._stream):
+        with _reporting(self._stream):
             return self._stream.write(text)
 
     def flush(self) -> None:
         if self._stream is not None:
-            with _told(self._stream):
+            with _reporting(self._stream):
                 self._stream.flush()
 
 
 @contextlib.contextmanager
-def _told(stream: TextIO) -> Iterator[None]:
+def _reporting(stream: TextIO) -> Iterator[None]:
     try:
         yield
     except OSError as error:

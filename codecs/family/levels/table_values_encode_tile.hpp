@@ -88,6 +88,7 @@ DR_HD uint32_t take_table_block(Block& b, const tile_job& job, uint64_t* state) 
   const auto tiles = static_cast<uint32_t>(level_blocks(uint64_t{job.count_max} * job.width));
   return tiles <= 1 ? 0 : take_tile(b, reinterpret_cast<uint32_t*>(state + tiles));
 }
+
 // Codes the levels of a block behind `head` bytes and the signs; or its values, where the payload would be longer.
 template <class Block>
 DR_HD void put_table_values(Block& b, table_encode_shared& s, const tile_job& job, const uint32_t& dtype,

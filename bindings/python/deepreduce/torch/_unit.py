@@ -98,10 +98,11 @@ class Unit:
         """The states of feedback that the caller holds: for a scale between steps, before the tensors have places."""
         for position, state in enumerate(self._states):
             if state is not None:
-                self.sender._place_at(self._at[position], 1, None, None, (ctypes.c_void_p * 1)(state.memory.ctypes.data))
+                self._place(position, None)
 
-    def _place(self, position: int, address: int) -> None:
-        where, state = (ctypes.c_void_p * 1)(address), self._states[position]
+    def _place(self, position: int, address: Optional[int]) -> None:
+        where = None if address is None else (ctypes.c_void_p * 1)(address)
+        state = self._states[position]
         states = None if state is None else (ctypes.c_void_p * 1)(state.memory.ctypes.data)
         self.sender._place_at(self._at[position], 1, where, where, states)
 
