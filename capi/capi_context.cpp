@@ -140,8 +140,8 @@ dr_status dr_context_trim(dr_context* context) {
 }
 
 const dr_error* dr_last_error(const dr_context* context) {
-  static constexpr dr_error none{sizeof(dr_error),  DR_E_ARGUMENT,  0, DR_NO_TENSOR, 0, 0, DR_NO_FRAME, 0,
-                                 "context is NULL", DR_REASON_NONE, 0};
+  static constexpr dr_error none{dr::no_error().struct_size, DR_E_ARGUMENT,  0, DR_NO_TENSOR, 0, 0, DR_NO_FRAME, 0,
+                                 "context is NULL",          DR_REASON_NONE, 0};
   if (!context) return &none;
   const dr_error* const refusal = dr::turn::refusal_of(*context);
   return refusal ? refusal : &context->error;

@@ -34,7 +34,7 @@ dr_status find_plan(const dr_book* book, const dr_named_tensor& t, dr::plan_ptr&
   if (out || !book) return DR_OK;
   dr_book_line line{};
   line.struct_size = sizeof line;
-  error.struct_size = sizeof error;
+  error = dr::no_error();
   if (const dr_status s = dr_book_match(book, t.name, &line, &error)) return s;
   out = dr::method_of(line.plan);
   return DR_OK;

@@ -192,6 +192,12 @@ typedef struct dr_mpi {
   dr_error error;
 } dr_mpi;
 
+/* The context's error, as far as a program with this header has it: the library's may be longer. */
+static inline void dr_mpi_copy_error_(const dr_context *context, dr_error *error) {
+  *error = *dr_last_error(context);
+  error->struct_size = sizeof *error;
+}
+
 /* All ranks call it, before MPI_Finalize. After an exchange that failed it waits for no rank. NULL is fine. */
 static inline void dr_mpi_destroy(dr_mpi *m) {
   if (!m) return;
@@ -234,7 +240,7 @@ static inline dr_status dr_mpi_create(dr_context *context, const dr_plan *plan, 
   }
   if (agreed != DR_E_TIMEOUT) free(statuses);
   if (status != DR_OK) { /* this rank's own error is more precise */
-    if (error && error->struct_size >= sizeof *error) *error = *dr_last_error(context);
+    if (error && error->struct_size >= sizeof *error) dr_mpi_copy_error_(context, error);
   } else {
     status = agreed;
   }
@@ -321,7 +327,7 @@ static inline dr_status dr_mpi_allreduce(dr_mpi *m, const dr_call *call) {
 
 /* The error of the last failed call, with the rank that caused it in `frame`, and MPI's message if there is one. */
 static inline const dr_error *dr_mpi_last_error(dr_mpi *m) {
-  m->error = *dr_last_error(m->context);
+  dr_mpi_copy_error_(m->context, &m->error);
   if (m->error.code != DR_OK && m->transport->error.code != DR_OK) {
     const size_t length = strlen(m->error.message);
     snprintf(m->error.message + length, sizeof m->error.message - length, " (%s)", m->transport->error.message);

@@ -8,9 +8,10 @@
 
 namespace dr {
 
-// The value before anything fails.
-inline dr_error no_error() {
-  return {sizeof(dr_error), DR_OK, DR_STREAM_NONE, DR_NO_TENSOR, 0, 0, DR_NO_FRAME, 0, {}, DR_REASON_NONE, 0};
+// The value before anything fails. The size is that of version 1's first header: callers copy what dr_last_error returns,
+// size and all, into a dr_error that may have no more.
+constexpr dr_error no_error() {
+  return {offsetof(dr_error, reason), DR_OK, DR_STREAM_NONE, DR_NO_TENSOR, 0, 0, DR_NO_FRAME, 0, {}, DR_REASON_NONE, 0};
 }
 
 // Fills `error` (printf style) and returns `code`.

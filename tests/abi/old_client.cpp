@@ -1,4 +1,6 @@
 // Structs grow and old clients stay: what a client's struct has no room for is zero going in and not written coming out.
+#include <deepreduce/sender.h>
+
 #include "abi/client_struct.hpp"
 #include "client.hpp"
 
@@ -167,6 +169,31 @@ TEST_CASE("a newer client's error keeps what we do not know") {
   e.struct_size = sizeof(dr_error) + 64;
   std::memcpy(static_cast<void*>(error.data()), &e, sizeof e.struct_size);
   CHECK(error.intact());
+}
+
+TEST_CASE("a copy of a context's error, size and all, is no longer than the dr_error of the first header") {
+  constexpr size_t first = offsetof(dr_error, reason);
+  fixture f;
+  dr_tensor t = client::dense(f.a);
+  t.dtype = 99;
+  size_t bound = 0;
+  CHECK(dr_bound(f.context.handle, f.plan.handle, nullptr, nullptr, &t, sizeof t, 1, &bound) == DR_E_ARGUMENT);
+  dr_named_tensor named{sizeof named, "w", DR_F32, 0, 0, 300, nullptr};
+  dr_book* book = nullptr;
+  dr_sender* sender = nullptr;
+  REQUIRE(dr_book_parse("x: dense", 8, nullptr, &book, nullptr) == DR_OK);
+  client::context other;
+  CHECK(dr_sender_create(other.handle, nullptr, book, &named, sizeof named, 1, nullptr, &sender) == DR_OK);
+  dr_sender_destroy(sender);
+  dr_book_destroy(book);
+  for (const dr_error* const last :
+       {dr_last_error(f.context.handle), dr_last_error(other.handle), dr_last_error(nullptr)}) {
+    structs<dr_error> copy(dr_error{}, first);
+    std::memcpy(static_cast<void*>(copy.data()), last, first);
+    dr_plan* p = nullptr;
+    CHECK(dr_plan_parse("index=nothing_of_the_kind", &p, copy.data()) == DR_E_ARGUMENT);
+    CHECK(copy.intact());
+  }
 }
 
 TEST_CASE("a zeroed error is one of our version") {

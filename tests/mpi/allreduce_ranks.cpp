@@ -191,7 +191,9 @@ void one_of_several_fails() {
   expect(first == (ranks::rank == guilty ? DR_E_ARGUMENT : DR_E_PEER) && statuses[2] == first,
          std::string("several, one with a NaN: ") + dr_status_name(first));
   expect(statuses[0] == DR_OK && statuses[1] == DR_OK, "several, those without a NaN");
-  expect(dr_mpi_last_error(b.all[2])->frame == static_cast<uint64_t>(guilty), "several: " + b.list[2]->said());
+  const dr_error& error = *dr_mpi_last_error(b.all[2]);
+  expect(error.frame == static_cast<uint64_t>(guilty), "several: " + b.list[2]->said());
+  expect(error.struct_size == sizeof error, "an error of this program's size");
 }
 
 // Outputs of a wrong shape on one rank: no rank waits for it.
@@ -206,6 +208,7 @@ void one_rank_cannot_prepare() {
   const std::string said = "create where rank 0 cannot: " + std::string(error.message);
   expect(!made && status == (guilty ? DR_E_ARGUMENT : DR_E_PEER), said);
   expect(guilty || error.frame == 0, said);
+  expect(error.struct_size == sizeof error, "an error of this program's size, by dr_mpi_create");
 }
 
 }  // namespace

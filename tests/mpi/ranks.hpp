@@ -1,13 +1,27 @@
 // What programs of ranks share: gradients that every rank can make, plans and contexts, a word at the end for run_ranks.py.
 #pragma once
 
-#include <deepreduce/mpi.h>
-#include <deepreduce/deepreduce.hpp>
-
 #include <cmath>
 #include <cstdio>
+#include <deepreduce/deepreduce.hpp>
 #include <string>
 #include <vector>
+
+namespace ranks {
+
+// What mpi.h gets is of a later library, whose dr_error is longer.
+inline const dr_error* later_error(const dr_context* context) {
+  static dr_error error;
+  error = *dr_last_error(context);
+  error.struct_size = sizeof error + 8;
+  return &error;
+}
+
+}  // namespace ranks
+
+#define dr_last_error ranks::later_error
+#include <deepreduce/mpi.h>
+#undef dr_last_error
 
 namespace ranks {
 

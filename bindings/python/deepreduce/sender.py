@@ -16,7 +16,7 @@ from typing import Any, Callable, Dict, Iterable, Iterator, List, Mapping, Named
 import numpy
 
 from ._native import _abi, _abi_sender, _library, _memory
-from ._native._call import Context, Uncopied, busy, c_string, check, error_of, new, read, real, text, thread_count, unsigned
+from ._native._call import Context, Uncopied, busy, c_string, check, error_of, last_error, new, real, text, thread_count, unsigned
 from ._native._types import Array, CType, DTypeLike, SavedPart, SavedState, Tensor
 from ._tensors import dtype_code, frames_of
 from .book import Book, as_book
@@ -685,7 +685,7 @@ class Sender(Uncopied):
             self._fail(status)
 
     def _fail(self, status: int) -> NoReturn:
-        last = read(self._library.dr_last_error(self._context.handle), _abi.dr_error)
+        last = last_error(self._context)
         error = error_of(status, last)
         if error.tensor is not None:
             error.tensor = self._names[last.tensor] if last.tensor < len(self._names) else None

@@ -101,9 +101,14 @@ def trim() -> None:
                 fail(status, context)
 
 
+def last_error(context: Context) -> _abi.dr_error:
+    """A copy of the context's error. It has all fields, though its struct_size is that of the ABI's first header."""
+    return _abi.dr_error.from_buffer_copy(_library.load().dr_last_error(context.handle).contents)
+
+
 def fail(status: int, context: Context) -> NoReturn:
     """Raises the error of the context's last call."""
-    _raise(status, read(_library.load().dr_last_error(context.handle), _abi.dr_error))
+    _raise(status, last_error(context))
 
 
 def check(status: int, error: _abi.dr_error) -> None:
