@@ -22,10 +22,7 @@ bool exchange::is_hopeless(const step& s) {
   if (polled_ == program_.rank || !has_verdict_of(polled_)) return false;
   const uint32_t inner = plans_.method->exchange.inner, host = program_.rank / inner;
   const bool is_near = polled_ / inner == host;
-  if (arrivals_[polled_] == arrival::lost) {
-    lose(DR_E_PEER, polled_, 0, "lost it");
-    return is_near;
-  }
+  if (loses_verdict_of(polled_)) return is_near && arrivals_[polled_] == arrival::lost;
   const verdict& news = verdicts_[polled_];
   if (!is_near || arrivals_[polled_] != arrival::sound || news.code == DR_OK) return false;
   const bool guesses = news.code == DR_E_TIMEOUT && news.depth >= verdict::hearsay && news.culprit / inner == host;
@@ -53,7 +50,7 @@ void exchange::poll_verdicts() {
       all = false;
       continue;
     }
-    if (arrivals_[i] == arrival::lost) return lose(DR_E_PEER, i, 0, "lost it");
+    if (loses_verdict_of(i)) return;
     const verdict& news = verdicts_[i];
     if (arrivals_[i] != arrival::sound || news.code == DR_OK) continue;
     if (news.code != DR_E_TIMEOUT || news.culprit == program_.rank) return poison(news);

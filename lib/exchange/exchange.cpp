@@ -136,8 +136,15 @@ bool exchange::has_verdict_of(uint32_t rank) {
   else if (s == DR_OK || s == DR_E_CAPACITY)
     arrivals_[rank] = arrival::damaged;
   else if (s != DR_E_TIMEOUT)
-    arrivals_[rank] = arrival::lost;
+    arrivals_[rank] = s == DR_E_MEMORY ? arrival::no_memory : arrival::lost;
   return arrivals_[rank] != arrival::missing;
+}
+
+bool exchange::loses_verdict_of(uint32_t rank) {
+  const bool starves = arrivals_[rank] == arrival::no_memory;
+  if (!starves && arrivals_[rank] != arrival::lost) return false;
+  lose(starves ? DR_E_MEMORY : DR_E_PEER, rank, 0, "lost it");
+  return true;
 }
 
 // While waiting for a frame, polls the verdict of one other rank per call. If others give up on this rank, or on one
@@ -149,7 +156,7 @@ void exchange::poll_verdict(const step& awaited) {
   polled_ = (polled_ + 1) % program_.ranks;
   if (polled_ == program_.rank) return;
   if (!has_verdict_of(polled_)) return;
-  if (arrivals_[polled_] == arrival::lost) return lose(DR_E_PEER, polled_, 0, "lost it");
+  if (loses_verdict_of(polled_)) return;
   const verdict& news = verdicts_[polled_];
   if (arrivals_[polled_] != arrival::sound || news.code == DR_OK) return;
   const bool waited = now() - last_ns_ >= options_.timeout_ns / 10 * (verdicts_tenths - frames_tenths);
@@ -195,6 +202,8 @@ dr_status exchange::agree() {
 void exchange::conclude_all() {
   arrivals_[program_.rank] = arrival::sound;
   outcome_ = conclude(verdicts_, arrivals_);
+  if (outcome_.code == DR_E_MEMORY && arrivals_[outcome_.culprit] == arrival::no_memory)
+    outcome_.culprit = program_.rank;  // (The other ranks have this one's verdict: it fails alone.)
   if (outcome_.code == DR_OK) return;
   hide_controls(outcome_.message, sizeof outcome_.message);
   failed_ = true;

@@ -154,6 +154,8 @@ class exchange {
   void send_verdict();
   // Tests the receive of a verdict; true if its outcome is known.
   bool has_verdict_of(uint32_t rank);
+  // Whether it will never arrive: then this rank has failed.
+  bool loses_verdict_of(uint32_t rank);
   void conclude_all();
   void restore_residuals();
   dr_status finish();

@@ -121,6 +121,7 @@ verdict verdict_list::absence_of(uint32_t rank) const {
   for (uint32_t i = 0; i < ranks(); ++i)
     if (has(i) && verdicts[i].code == DR_E_PEER && verdicts[i].culprit == rank) return verdicts[i];
   if (arrivals[rank] == arrival::lost) return blame(rank, DR_E_PEER, "the transport lost it before it answered");
+  if (arrivals[rank] == arrival::no_memory) return blame(rank, DR_E_MEMORY, "its transport is out of memory");
   return has(rank) ? verdicts[rank] : blame(rank, DR_E_TIMEOUT, "it did not answer in time");
 }
 

@@ -41,9 +41,9 @@ static_assert(sizeof(verdict) == 256);
 [[gnu::format(printf, 3, 0)]] verdict blame_with(uint32_t culprit, dr_status code, const char* format,
                                                  va_list arguments);
 
-// The state of a rank's verdict. lost: the transport reported that it will never arrive. late: it is sound, but another
-// verdict reports that the rank was late.
-enum class arrival : uint8_t { missing, sound, damaged, lost, late };
+// The state of a rank's verdict. lost: the transport reported that it will never arrive; no_memory: for want of memory
+// here. late: it is sound, but another verdict reports that the rank was late.
+enum class arrival : uint8_t { missing, sound, damaged, lost, no_memory, late };
 
 // The rank at fault and its error, from the verdicts of all ranks; verdicts[i] is rank i's. Ranks with the same verdicts
 // have the same result. Marks the arrivals that are late.

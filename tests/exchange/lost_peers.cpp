@@ -145,6 +145,95 @@ TEST_CASE("a transport that calls a rank late is believed, too: TIMEOUT") {
   }
 }
 
+namespace {
+
+enum class kind { frame, verdict, last_verdict };
+
+// Rank 0's transport, whose test answers so for its receive of rank 1's frame or verdict; last_verdict: when rank 0 has sent
+// its own.
+struct answering {
+  dr_transport inner;
+  kind of;
+  dr_status answer;
+  bool has_sent_verdict = false;
+  std::map<uint64_t, bool> is_verdict;  // receives
+
+  dr_transport transport() {
+    dr_transport t = inner;
+    t.user = this;
+    t.send = [](void* user, uint32_t peer, uint32_t tag, const void* bytes, size_t size, uint64_t* request) {
+      answering& a = *static_cast<answering*>(user);
+      a.has_sent_verdict |= size == sizeof(dr::verdict);
+      const dr_status s = a.inner.send(a.inner.user, peer, tag, bytes, size, request);
+      a.is_verdict.erase(*request);
+      return s;
+    };
+    t.recv = [](void* user, uint32_t peer, uint32_t tag, void* bytes, size_t capacity, uint64_t* request) {
+      answering& a = *static_cast<answering*>(user);
+      const dr_status s = a.inner.recv(a.inner.user, peer, tag, bytes, capacity, request);
+      a.is_verdict[*request] = capacity == sizeof(dr::verdict);
+      return s;
+    };
+    t.test = [](void* user, uint64_t request, size_t* size) {
+      answering& a = *static_cast<answering*>(user);
+      const auto found = a.is_verdict.find(request);
+      const bool is_due = a.of != kind::last_verdict || a.has_sent_verdict;
+      if (found == a.is_verdict.end() || found->second != (a.of != kind::frame) || !is_due)
+        return a.inner.test(a.inner.user, request, size);
+      (void)a.inner.cancel(a.inner.user, request);
+      return a.answer;
+    };
+    t.cancel = [](void* user, uint64_t request) {
+      const answering& a = *static_cast<answering*>(user);
+      return a.inner.cancel(a.inner.user, request);
+    };
+    t.now = [](void* user) {
+      const answering& a = *static_cast<answering*>(user);
+      return a.inner.now(a.inner.user);
+    };
+    t.spend = nullptr;
+    return t;
+  }
+};
+
+}  // namespace
+
+TEST_CASE(
+    "what a transport answers of a receive is TIMEOUT, this rank's MEMORY, or PEER, whatever was to be received") {
+  for (const kind of : {kind::frame, kind::verdict, kind::last_verdict})
+    for (const dr_status answer : {DR_E_ARGUMENT, DR_E_CORRUPT, DR_E_UNSUPPORTED, DR_E_MEMORY, DR_E_DEVICE,
+                                   DR_E_INTERNAL, DR_E_PEER, DR_E_TIMEOUT}) {
+      CAPTURE(static_cast<int>(of));
+      CAPTURE(answer);
+      world::options o = four("gather");
+      o.ranks = 2;
+      world::group g(o);
+      answering net{g.net.transport(0), of, answer};
+      world::rank &r = *g.ranks[0], &other = *g.ranks[1];
+      r.exchange = std::make_unique<dr::exchange>(r.context);
+      REQUIRE(r.exchange->create({world::plan_of(o.plan), net.transport(), o.exchange}, g.views(o, r), g.outs(o, r)) ==
+              DR_OK);
+      g.draw(0);
+      std::vector<dr::exchange*> list = {r.exchange.get(), other.exchange.get()};
+      for (dr::exchange* const x : list) REQUIRE(x->start(dr_call{}) == DR_OK);
+      std::vector<dr_status> statuses(2);
+      g.net.run(list, statuses);
+      INFO(r.error() << "; " << other.error());
+      const bool memory = answer == DR_E_MEMORY;
+      CHECK(statuses[0] == (memory || answer == DR_E_TIMEOUT ? answer : DR_E_PEER));
+      CHECK(r.context.error.frame == (memory ? 0 : 1));
+      if (of != kind::last_verdict && memory) {
+        CHECK(statuses[1] == DR_E_PEER);
+        CHECK(other.context.error.frame == 0);
+      }
+      if (of == kind::last_verdict) CHECK(statuses[1] == DR_OK);  // it has rank 0's verdict
+      CHECK(r.out[0] == world::floats(9000, -1.0f));
+      world::floats residual(9000);
+      REQUIRE(r.exchange->read_residual(DR_RESIDUAL_OWN, 0, residual.data(), residual.size()) == DR_OK);
+      CHECK(residual == r.in[0]);
+    }
+}
+
 TEST_CASE("a rank that failed and then closed its connections is named for its failure") {
   std::vector<dr::verdict> verdicts(3);
   verdicts[1] = dr::blame(0, DR_E_PEER, "the transport lost its frame (PEER)");  // by a rank that saw 0 leave
