@@ -194,14 +194,24 @@ dr_status dr_loopback_run(dr_loopback* loopback, dr_exchange* const* exchanges, 
     std::sort(contexts.begin(), contexts.end());
     contexts.erase(std::unique(contexts.begin(), contexts.end()), contexts.end());
     std::deque<dr::turn> turns;
+    // To all contexts that this call has: which of them the caller asks is not known.
+    const auto hand_on = [&](dr_status s) {
+      for (const dr::turn& t : turns)
+        if (t.has_turn()) t.error() = error, (void)t.end(s);
+      return s;
+    };
     for (dr::context* const c : contexts)
-      if (const dr_status s = turns.emplace_back(*c).check()) return s;
+      if (const dr_status s = turns.emplace_back(*c).check()) {
+        error = turns.back().error();
+        return hand_on(s);
+      }
     if (loopback->alike() && exchanges[0] && !exchanges[0]->stands_for_all())
-      return fail(error, DR_E_ARGUMENT,
-                  "exchanges: DR_LOOPBACK_ALIKE requires a DRY gather, owner or ring, none of whose ranges is empty");
+      return hand_on(
+          fail(error, DR_E_ARGUMENT,
+               "exchanges: DR_LOOPBACK_ALIKE requires a DRY gather, owner or ring, none of whose ranges is empty"));
     for (uint32_t i = 0; i < n; ++i)
       if (exchanges[i] && !exchanges[i]->is_on(loopback->transport(i)))
-        return fail(error, DR_E_ARGUMENT, "exchanges: the one at %u is not rank %u of this loopback", i, i);
+        return hand_on(fail(error, DR_E_ARGUMENT, "exchanges: the one at %u is not rank %u of this loopback", i, i));
     std::vector<dr::exchange*> list(exchanges, exchanges + n);
     std::vector<dr_status> made(n);
     loopback->run(list, made);

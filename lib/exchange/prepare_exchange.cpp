@@ -252,8 +252,9 @@ uint64_t exchange::fingerprint(const exchange_request& request) const {
   uint64_t sum = combine(options_.flags & DR_EXCHANGE_SUM, options_.dense_below);
   for (const char c : request.method->text) sum = combine(sum, static_cast<uint8_t>(c));
   for (const tensor_view& t : tensors_)
-    sum = combine(combine(combine(combine(combine(sum, t.universe), std::max(1u, t.width)), t.dtype), t.index_dtype),
-                  t.index_dtype ? t.count : 0);
+    for (const uint64_t of : {t.universe, uint64_t{std::max(1u, t.width)}, std::max<uint64_t>(1, t.rows),
+                              uint64_t{t.dtype}, uint64_t{t.index_dtype}, t.index_dtype ? t.count : 0})
+      sum = combine(sum, of);
   return host_ ? combine(sum, program_.ranges) : sum;  // (no rank on the CPU goes with it)
 }
 
@@ -336,9 +337,10 @@ dr_status exchange::rebind(std::vector<tensor_view> tensors, std::vector<tensor_
     const tensor_out &x = outs[i], &y = outs_[i];
     const auto same_width = [](uint32_t v, uint32_t w) { return std::max(1u, v) == std::max(1u, w); };
     if (a.dtype == b.dtype && a.index_dtype == b.index_dtype && a.universe == b.universe &&
-        same_width(a.width, b.width) && x.dtype == y.dtype && x.index_dtype == y.index_dtype &&
-        x.universe == y.universe && same_width(x.width, y.width) && a.flags == b.flags && a.key == b.key && !a.plan &&
-        !a.state && !a.state_size && (!a.index_dtype || a.count <= counts_[i]))
+        same_width(a.width, b.width) && std::max<uint64_t>(1, a.rows) == std::max<uint64_t>(1, b.rows) &&
+        x.dtype == y.dtype && x.index_dtype == y.index_dtype && x.universe == y.universe &&
+        same_width(x.width, y.width) && a.flags == b.flags && a.key == b.key && !a.plan && !a.state && !a.state_size &&
+        (!a.index_dtype || a.count <= counts_[i]))
       continue;
     fail(c_.error, DR_E_ARGUMENT, "tensor %zu: differs from the one that the exchange was created for", i);
     c_.error.tensor = i;

@@ -32,6 +32,7 @@ struct net {
 struct rank {
   client::context context;
   client::floats in, out;
+  uint64_t rows = 0;
   dr_exchange* handle = nullptr;
   dr_tensor_out told{};
   ~rank() { dr_exchange_destroy(handle); }
@@ -44,7 +45,8 @@ struct rank {
     o.struct_size = sizeof o;
     o.flags = flags;
     o.place = place;
-    const dr_tensor tensor = client::dense(in);
+    dr_tensor tensor = client::dense(in);
+    tensor.rows = rows;
     told = client::dense_out(out);
     return dr_exchange_create(context.handle, plan.handle, &t, &o, &tensor, sizeof tensor, &told, sizeof told, 1,
                               &handle);
@@ -331,6 +333,38 @@ TEST_CASE("an exchange continues at other memory") {
   REQUIRE(dr_exchange_advance(r.handle) == DR_OK);
   CHECK(result == other);
   CHECK(r.out == client::floats{0, 0, 0});
+}
+
+TEST_CASE("an exchange does not continue with a matrix of other rows") {
+  const net n(1);
+  rank r;
+  r.in = r.out = client::floats(1000, 1);
+  r.rows = 10;
+  REQUIRE(r.create(n, 0, "transform=dct sparsify=topr(ratio=0.1) index=golomb value=raw") == DR_OK);
+  dr_tensor tensor = client::dense(r.in);
+  const auto rebind = [&](uint64_t rows) {
+    tensor.rows = rows;
+    return dr_exchange_rebind(r.handle, &tensor, sizeof tensor, &r.told, sizeof r.told, 1);
+  };
+  for (const uint64_t rows : {0, 1, 20}) CHECK(rebind(rows) == DR_E_ARGUMENT);
+  CHECK(r.context.error() == "tensor 0: differs from the one that the exchange was created for");
+  CHECK(rebind(10) == DR_OK);
+}
+
+TEST_CASE("exchanges that a loopback does not run are named in the contexts of all") {
+  const net n(2);
+  rank ranks[2];
+  dr_exchange* swapped[2];
+  for (uint32_t i = 0; i < 2; ++i) {
+    ranks[i].in = ranks[i].out = {1, 2, 3};
+    REQUIRE(ranks[i].create(n, i, "index=golomb value=raw") == DR_OK);
+    swapped[1 - i] = ranks[i].handle;
+  }
+  CHECK(dr_loopback_run(n.handle, swapped, nullptr) == DR_E_ARGUMENT);
+  for (const rank& r : ranks) {
+    CHECK(dr_last_error(r.context.handle)->code == DR_E_ARGUMENT);
+    CHECK(r.context.error() == "exchanges: the one at 0 is not rank 0 of this loopback");
+  }
 }
 
 TEST_CASE("NULL where something is needed is ARGUMENT") {

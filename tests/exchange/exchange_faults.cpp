@@ -275,7 +275,7 @@ TEST_CASE("a rank that cannot encode is named by all, with its tensor, row and r
 }
 
 TEST_CASE("ranks of different plans, options or shapes see it, and say who") {
-  for (const char* what : {"plan", "options", "shapes"}) {
+  for (const char* what : {"plan", "options", "shapes", "rows"}) {
     CAPTURE(what);
     world::options o;
     o.ranks = 3;
@@ -291,8 +291,10 @@ TEST_CASE("ranks of different plans, options or shapes see it, and say who") {
     if (what == std::string("shapes")) theirs.sizes = {3999};
     other.in.emplace_back(theirs.sizes[0]), other.out.emplace_back(theirs.sizes[0]);
     other.exchange = std::make_unique<dr::exchange>(other.context);
-    REQUIRE(other.exchange->create({world::plan_of(theirs.plan), g.net.transport(2), theirs.exchange},
-                                   group::views(theirs, other), group::outs(theirs, other)) == DR_OK);
+    std::vector<dr::tensor_view> views = group::views(theirs, other);
+    if (what == std::string("rows")) views[0].rows = 40;
+    REQUIRE(other.exchange->create({world::plan_of(theirs.plan), g.net.transport(2), theirs.exchange}, views,
+                                   group::outs(theirs, other)) == DR_OK);
     g.draw(0);
     std::vector<dr::exchange*> list = {g.ranks[0]->exchange.get(), g.ranks[1]->exchange.get(), other.exchange.get()};
     for (dr::exchange* const x : list) REQUIRE(x->start(dr_call{}) == DR_OK);
