@@ -149,8 +149,14 @@ dr_status check_outputs(const frame_view& frame, std::span<const tensor_out> out
   const bool cut = is_cut(frame, outs.size());
   if (!cut && outs.size() != frame.tensors)
     return fail(error, DR_E_ARGUMENT, "%zu outputs; the frame has %u tensors", outs.size(), frame.tensors);
+  for (size_t i = 0; i < outs.size() && cut; ++i)
+    if (outs[i].index_dtype)
+      return bad_field(error, i, DR_E_ARGUMENT,
+                       "is sparse, but several outputs share one tensor of the frame (bucket=flat) and must be dense; "
+                       "dr_decode and dr_merge take one sparse output of all its rows",
+                       outs[i].index_dtype);
   uint64_t total = 0;
-  if (const dr_status s = check_outputs(outs, cut ? sparse_outputs::none : sparse, total, error)) return s;
+  if (const dr_status s = check_outputs(outs, sparse, total, error)) return s;
   const auto type_fits = [&](size_t i, const wire_plan& p) -> dr_status {
     const tensor_out& o = outs[i];
     const uint32_t width = width_of(o);

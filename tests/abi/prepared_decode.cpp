@@ -319,6 +319,42 @@ TEST_CASE("outputs that are not shaped as the batch's tensors are ARGUMENT") {
   CHECK(t.decode(t.frame) == DR_OK);
 }
 
+TEST_CASE("outputs that share a bucket are dense, and the refusal of a sparse one names the way to one that is not") {
+  client::context c;
+  const char* const plan = "sparsify=topr(ratio=0.1) index=golomb value=raw bucket=flat";
+  const client::plan p(plan);
+  const floats x = client::laplace(700, 1), y = client::laplace(90, 2);
+  const std::vector<dr_tensor> tensors = {client::dense(x), client::dense(y)};
+  const bytes frame = client::encode(c, plan, tensors);
+  batch b;
+  REQUIRE(dr_batch_create(c.handle, p.handle, nullptr, tensors.data(), sizeof(dr_tensor), 2, 0, &b.handle) == DR_OK);
+  size_t size = 0;
+  REQUIRE(dr_batch_merge_workspace(b.handle, 1, &size, nullptr) == DR_OK);
+  const aligned_bytes workspace(size);
+  outputs parts(tensors, true);
+  const dr_bytes frames[] = {{frame.data(), frame.size()}};
+  const std::string refusal = "output 0: is sparse, but several outputs share one tensor of the frame (bucket=flat)";
+  CHECK(dr_batch_decode(c.handle, b.handle, nullptr, frame.data(), frame.size(), nullptr, parts.list.data(),
+                        sizeof(dr_tensor_out), 2, workspace.data, size, nullptr) == DR_E_ARGUMENT);
+  CHECK(c.error().substr(0, refusal.size()) == refusal);
+  CHECK(dr_merge(c.handle, nullptr, frames, nullptr, 1, nullptr, parts.list.data(), sizeof(dr_tensor_out), 2) ==
+        DR_E_ARGUMENT);
+  CHECK(c.error().find(refusal) != std::string::npos);
+  CHECK(c.error().find("dr_decode and dr_merge take one sparse output of all its rows") != std::string::npos);
+  // They do.
+  floats joined = x;
+  joined.insert(joined.end(), y.begin(), y.end());
+  outputs decoded({client::dense(joined)}, true), merged = decoded;
+  merged.list[0].values = merged.values[0].data();
+  merged.list[0].indices = merged.indices[0].data();
+  CHECK(dr_decode(c.handle, nullptr, frame.data(), frame.size(), nullptr, decoded.list.data(), sizeof(dr_tensor_out),
+                  1) == DR_OK);
+  CHECK(dr_merge(c.handle, nullptr, frames, nullptr, 1, nullptr, merged.list.data(), sizeof(dr_tensor_out), 1) ==
+        DR_OK);
+  CHECK(decoded.list[0].count == 79);
+  CHECK(decoded == merged);
+}
+
 TEST_CASE("a workspace that is too small is CAPACITY and reports what would do; one that is not aligned is ARGUMENT") {
   two t;
   // Of another sender: all there is, by a plan that needs more.
