@@ -1,5 +1,7 @@
 #include "core/error.hpp"
 
+#include <locale.h>
+
 #include <cstdarg>
 #include <cstdio>
 #include <cstring>
@@ -8,13 +10,24 @@
 #include "core/versioned.hpp"
 
 namespace dr {
+namespace {
+
+// In the locale C: a number of a plan has a point, not a comma.
+[[gnu::format(printf, 3, 0)]] void print(char* to, size_t room, const char* format, va_list args) {
+  static const locale_t c = newlocale(LC_ALL_MASK, "C", locale_t{});
+  const locale_t callers = uselocale(c);
+  std::vsnprintf(to, room, format, args);
+  uselocale(callers);
+}
+
+}  // namespace
 
 dr_status fail(dr_error& error, dr_status code, const char* format, ...) {
   error = no_error();
   error.code = code;
   va_list args;
   va_start(args, format);
-  std::vsnprintf(error.message, sizeof error.message, format, args);
+  print(error.message, sizeof error.message, format, args);
   va_end(args);
   return code;
 }
@@ -82,7 +95,7 @@ dr_status prefix(dr_error& error, const char* format, ...) {
   const dr_error inner = error;
   va_list args;
   va_start(args, format);
-  std::vsnprintf(error.message, sizeof error.message, format, args);
+  print(error.message, sizeof error.message, format, args);
   va_end(args);
   const size_t end = std::strlen(error.message), room = sizeof error.message - end - 1;
   std::memcpy(error.message + end, inner.message, room);

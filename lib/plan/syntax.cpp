@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <charconv>
 #include <cmath>
-#include <cstdio>
 #include <iterator>
 
 #include "plan/suggestions.hpp"
@@ -55,7 +54,7 @@ struct parser {
     const bool of = skip('/'), read = read_number(first, number);
     const bool is_share = of ? read && read_number(word(is_value), whole) && whole != 0 : read && skip('%');
     char text[32] = "";
-    if (is_share) (void)std::snprintf(text, sizeof text, "%g", number / whole);
+    if (is_share) std::to_chars(text, text + sizeof text - 1, number / whole, std::chars_format::general, 6);
     if (!is_share) at = begin;
     return text;
   }

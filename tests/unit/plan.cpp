@@ -1,7 +1,10 @@
 // The text of plans.
 #include <doctest/doctest.h>
+#include <unistd.h>
 
 #include <clocale>
+#include <cstdlib>
+#include <filesystem>
 #include <string>
 #include <tuple>
 
@@ -224,11 +227,35 @@ TEST_CASE("what people mistype first is answered with what they meant") {
   answered("sparsify=topr(ratoi=0.01)", "topr has no parameter 'ratoi'; is it 'ratio'?");
 }
 
+namespace {
+
+// Whether there is a locale with a decimal comma now: one of the machine, or one that localedef makes in `folder`.
+bool set_comma_locale(const std::filesystem::path& folder) {
+  constexpr const char* name = "de_DE.UTF-8";
+  if (std::setlocale(LC_NUMERIC, name)) return true;
+  std::filesystem::create_directories(folder);
+  const std::string made = "localedef -i de_DE -f UTF-8 '" + (folder / name).string() + "' > /dev/null 2>&1";
+  if (std::system(made.c_str()) != 0) return false;
+  setenv("LOCPATH", folder.c_str(), 1);
+  const bool found = std::setlocale(LC_NUMERIC, name);
+  unsetenv("LOCPATH");
+  return found;
+}
+
+}  // namespace
+
 TEST_CASE("numbers do not depend on the locale") {
-  const char* const found = std::setlocale(LC_NUMERIC, "de_DE.UTF-8");
+  const auto folder = std::filesystem::temp_directory_path() / ("deepreduce_locale_" + std::to_string(getpid()));
+  if (!set_comma_locale(folder)) MESSAGE("no locale with a decimal comma here: only the default one was tried");
   CHECK(canonical("sparsify=topr(ratio=0.01)") == "sparsify=topr(ratio=0.01) index=raw value=raw");
-  if (!found) MESSAGE("no locale with a decimal comma here: only the default one was tried");
+  CHECK(refused("sparsify=topr(1%)", "is it topr(ratio=0.01)?"));
+  CHECK(refused("sparsify=topr(ratio=1/3)", "is it ratio=0.333333?"));
+  dr_error error;
+  dr::fail(error, DR_E_ARGUMENT, "clip=%g", 0.25);
+  CHECK(dr::prefix(error, "gamma=%g, ", 0.5) == DR_E_ARGUMENT);
+  CHECK(std::string(error.message) == "gamma=0.5, clip=0.25");
   std::setlocale(LC_NUMERIC, "C");
+  std::filesystem::remove_all(folder);
 }
 
 // ---- Books -----------------------------------------------------------------------------------------------------
