@@ -56,7 +56,11 @@ dr_status read_named(const dr_book* book, const dr_named_tensor* tensors, size_t
       return refuse(fail(error, DR_E_UNSUPPORTED, "%.80s: type %u is not f32, f16 or bf16", t.name, t.dtype));
     if (t.flags & ~static_cast<uint32_t>(DR_NAMED_ROWS))
       return refuse(fail(error, DR_E_UNSUPPORTED, "%.80s: unknown flags 0x%x", t.name, t.flags));
-    if (t.elements > dr::tensor_elements_max || (t.rows && t.elements % t.rows))
+    if (t.elements > dr::tensor_elements_max)
+      return refuse(fail(error, DR_E_ARGUMENT, "%.80s: %llu elements; at most %llu", t.name,
+                         static_cast<unsigned long long>(t.elements),
+                         static_cast<unsigned long long>(dr::tensor_elements_max)));
+    if (t.rows && t.elements % t.rows)
       return refuse(fail(error, DR_E_ARGUMENT, "%.80s: %llu elements are not %llu rows", t.name,
                          static_cast<unsigned long long>(t.elements), static_cast<unsigned long long>(t.rows)));
     if (reinterpret_cast<uintptr_t>(t.base) % dr::value_size(t.dtype))

@@ -61,7 +61,8 @@ dr_status check_memory(const dr_transform& x, size_t i, dr_error& error) {
   if (const dr_status s = check_shape(t, i, error)) return s;
   if (t.universe != item.rows || width_of(t.width) != item.columns)
     return bad_tensor(error, i, DR_E_ARGUMENT, t.universe, "differs in shape from the one that it was created for");
-  if (o.dtype != DR_F32 || o.index_dtype || o.universe != t.universe || width_of(o.width) != item.columns || o.flags)
+  if (o.flags) return bad_tensor(error, i, DR_E_UNSUPPORTED, o.flags, "its output has unknown flags 0x%x", o.flags);
+  if (o.dtype != DR_F32 || o.index_dtype || o.universe != t.universe || width_of(o.width) != item.columns)
     return bad_tensor(error, i, DR_E_ARGUMENT, o.universe, "its output is not dense f32 of the tensor's shape");
   if (item.elements() && (!t.values || !o.values))
     return bad_tensor(error, i, DR_E_ARGUMENT, 0, "%s is NULL", t.values ? "its output" : "values");

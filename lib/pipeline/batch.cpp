@@ -87,7 +87,7 @@ dr_status prepare(const batch_request& request, std::span<const tensor_view> ten
                   std::span<const std::shared_ptr<const plan>> plans, batch& out, dr_error& error) {
   out = {};
   out.workers = request.workers;
-  out.segment_rows = request.segment_rows;
+  out.segment_rows = request.segment_rows ? request.segment_rows : universe_max;
   if (tensors.size() > UINT32_MAX / 2) return fail(error, DR_E_ARGUMENT, "%zu tensors in a batch", tensors.size());
   plan_list methods(out.plans);
   for (size_t i = 0; i < tensors.size(); ++i) {

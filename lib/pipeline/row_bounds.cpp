@@ -258,8 +258,7 @@ dr_status add_unit_rows(batch& out, unit& u, dr_error& error) {
   const uint64_t block = u.patches()       ? base_chunk
                          : u.method->block ? u.method->block
                                            : block_max,
-                 asked = std::clamp<uint64_t>(out.segment_rows ? out.segment_rows : universe_max, block, universe_max),
-                 segment = asked - asked % block;
+                 asked = std::clamp<uint64_t>(out.segment_rows, block, universe_max), segment = asked - asked % block;
   const uint64_t segments = std::max<uint64_t>(1, u.universe / segment + (u.universe % segment != 0));
   if (segments > (1u << 20))
     return bad_tensor(error, u.first_tensor, DR_E_UNSUPPORTED, u.universe,

@@ -131,6 +131,30 @@ TEST_CASE("a prepared batch accepts fewer nonzeros than it was prepared for, and
   refused([](auto& t) { t[2].flags = DR_TENSOR_SUM_DUPLICATES << 1; }, DR_E_UNSUPPORTED);
 }
 
+TEST_CASE("a call has the segments that its batch was prepared for; none is the maximum, in either") {
+  constexpr uint64_t whole = UINT32_MAX;
+  fixture f;
+  client::context c;
+  client::plan p(plan_text);
+  for (const uint64_t prepared : {uint64_t{0}, whole, uint64_t{700}}) {
+    batch b;
+    REQUIRE(dr_batch_create(c.handle, p.handle, nullptr, f.tensors.data(), sizeof(dr_tensor), 3, prepared, &b.handle) ==
+            DR_OK);
+    const dr_batch_info info = describe(b);
+    const aligned_bytes workspace(info.workspace);
+    bytes frame(info.bound);
+    for (const uint64_t asked : {uint64_t{0}, whole, uint64_t{700}}) {
+      CAPTURE(prepared);
+      CAPTURE(asked);
+      dr_call call{sizeof call};
+      call.segment_rows = asked;
+      const bool same = !asked || asked == (prepared ? prepared : whole);
+      CHECK(dr_batch_encode(c.handle, b.handle, &call, nullptr, f.tensors.data(), sizeof(dr_tensor), 3, workspace.data,
+                            info.workspace, frame.data(), frame.size(), nullptr) == (same ? DR_OK : DR_E_ARGUMENT));
+    }
+  }
+}
+
 TEST_CASE("a workspace that is too small or not aligned is refused, and one that fits is not overrun") {
   fixture f;
   client::context c;

@@ -79,6 +79,9 @@ TEST_CASE("options and tensors that no sender has are refused, by name") {
   const auto sparse = [](uint64_t elements, uint64_t rows) {
     return tensor{.name = "a", .elements = elements, .plan = "index=golomb value=raw", .rows = rows, .is_sparse = true};
   };
+  refused({}, {.name = "a", .elements = uint64_t{1} << 57}, DR_E_ARGUMENT,
+          "a: 144115188075855872 elements; at most 72057594037927936");
+  refused({}, {.name = "a", .elements = 301, .rows = 2}, DR_E_ARGUMENT, "a: 301 elements are not 2 rows");
   refused({}, sparse(0, 30), DR_E_ARGUMENT, "a: rows of 0 elements");
   refused({}, sparse(uint64_t{30} << 32, 30), DR_E_UNSUPPORTED,
           "a: a row of 4294967296 elements, 2^32 - 1 is the most");
