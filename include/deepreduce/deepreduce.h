@@ -111,7 +111,9 @@ DR_API void dr_context_destroy(dr_context *context); /* NULL is fine */
 /* Frees the memory that a context caches between calls: workspace, prepared batches, device memory. */
 DR_API dr_status dr_context_trim(dr_context *context);
 /* The error of the last call that failed on this context; code DR_OK if none failed. A thread whose call was refused
- * because the context was in use sees that error until another call of this thread fails. Never NULL. */
+ * because the context was in use sees that error until another call of this thread fails. Never NULL.
+ * Its struct_size is that of the first header of version 1, though all fields are there: a copy of it, size and all, fits
+ * the dr_error of every header. Set the copy's struct_size to sizeof before it goes to a call. */
 DR_API const dr_error *dr_last_error(const dr_context *context);
 
 /* ---- Plans -------------------------------------------------------------------------------------------- */
@@ -156,11 +158,11 @@ DR_API dr_status dr_plan_describe(const dr_plan *plan, dr_plan_info *info, dr_er
 /* Plans for tensors that are sent together with others of `plan`; to be destroyed like any plan. ARGUMENT, MEMORY.
  * dr_plan_exact: for a tensor that is too small for `plan` (`dense_below`, exchange.h): all of it, exactly. It has the
  *   feedback of `plan`, so that the gradient has the same weight (gamma) and the same momentum, which is not masked,
- *   because all is sent; and so that its residual can restore an undelivered frame. With merge=vote or transform= it is
- *   `plan` itself: means and signs have different scales.
+ *   because all is sent; and so that its residual can restore an undelivered frame. With merge=vote or
+ *   transform=lowrank it is `plan` itself: means and signs have different scales. A transform=dct stays, and rounds.
  * dr_plan_rows: for a sparse tensor whose rows are selected already: the index, value and order codecs of `plan`,
- *   without sparsifier and feedback. golomb replaces an index codec that would send other rows. With transform=:
- *   `index=golomb value=raw`. UNSUPPORTED: merge=vote, or a momentum, which concern all elements. */
+ *   without sparsifier, feedback and transform. golomb replaces an index codec that would send other rows. With
+ *   transform=lowrank: `index=golomb value=raw`. UNSUPPORTED: merge=vote, or a momentum, which concern all elements. */
 DR_API dr_status dr_plan_exact(const dr_plan *plan, dr_plan **exact, dr_error *error);
 DR_API dr_status dr_plan_rows(const dr_plan *plan, dr_plan **rows, dr_error *error);
 
@@ -535,9 +537,10 @@ typedef struct dr_bytes {
 
 /* Decodes a frame whose sender prepared its batch from the same plans, shapes and types (and a sparse count that is no
  * larger), without allocating; on a GPU without waiting. Outputs have the shapes of the batch's tensors; dense, or
- * sparse on the CPU. Workspace: dr_batch_merge_workspace bytes, aligned to 64, in the batch's place. That suffices for
- * any frame of such a sender; a frame of another sender may need more, which is CAPACITY. Options: first_tensor and
- * tensors must be 0. On the CPU: as dr_decode, frame at any address; result may be NULL.
+ * sparse on the CPU, where they are not parts of bucket=flat. Workspace: dr_batch_merge_workspace bytes, aligned to 64,
+ * in the batch's place. That suffices for any frame of such a sender; a frame of another sender may need more, which is
+ * CAPACITY. Options: first_tensor and tensors must be 0. On the CPU: as dr_decode, frame at any address; result may be
+ * NULL.
  * On a GPU sparse counts equal the batch's, and the frame of one tensor with a header of the short form has no tag;
  * `size` bytes are readable from `frame`, which is aligned to 16; the frame states its own size. Its faults are reported
  * in `result`, in device memory, and then the outputs are unchanged. Counts are not set. Options: ADD, APPLY and limits
@@ -569,9 +572,9 @@ DR_API dr_status dr_binding_create(dr_context *context, const dr_batch *batch, c
                                    size_t n, size_t frames, dr_binding **binding);
 DR_API void dr_binding_destroy(dr_binding *binding); /* NULL is fine */
 /* Other memory for a binding: tensors and outputs of the batch, as in dr_binding_create; a sparse count may be any
- * up to the batch's, an output dense or sparse. tensors or outs NULL: these do not change. Allocates only the first
- * time. If it fails, the binding does not change. ARGUMENT (also tensors or outs that the binding was created
- * without), UNSUPPORTED, MEMORY. */
+ * up to the batch's, an output dense or sparse as in dr_batch_decode. tensors or outs NULL: these do not change.
+ * Allocates only the first time. If it fails, the binding does not change. ARGUMENT (also tensors or outs that the
+ * binding was created without), UNSUPPORTED, MEMORY. */
 DR_API dr_status dr_binding_rebind(dr_binding *binding, const dr_tensor *tensors, size_t stride, dr_tensor_out *outs,
                                    size_t out_stride, size_t n);
 /* As dr_batch_encode, dr_batch_decode and dr_batch_merge. The counts are set in the `outs` that are bound.
@@ -685,8 +688,8 @@ DR_API dr_status dr_frame_header(const void *frame, size_t available, size_t siz
 
 /* ---- Decode and merge --------------------------------------------------------------------------------- */
 
-/* Decodes a frame of n tensors. If it fails, the contents of the outputs are unspecified (unlike dr_merge, and unlike a
- * decode with DR_DECODE_ADD).
+/* Decodes a frame of n tensors, or of one (bucket=flat) into n dense parts. If it fails, the contents of the outputs are
+ * unspecified (unlike dr_merge, and unlike a decode with DR_DECODE_ADD).
  * ARGUMENT (an output does not fit the frame), CAPACITY, CORRUPT, UNSUPPORTED, MEMORY, PEER. */
 DR_API dr_status dr_decode(dr_context *context, const dr_place *place, const void *frame, size_t size,
                            const dr_decode_options *options, dr_tensor_out *outs, size_t stride, size_t n);
@@ -695,6 +698,7 @@ DR_API dr_status dr_decode(dr_context *context, const dr_place *place, const voi
  * type after each; a NaN sum is the positive quiet NaN without payload, in every place. weights NULL: all 1;
  * a weight that is not finite is ARGUMENT. Outputs are dense or, on the CPU, sparse: the union of the supports, from
  * zero (with ADD: ARGUMENT), summed in f32 and rounded once (CAPACITY if the union is larger; `needed` is sufficient).
+ * Several outputs of one tensor (bucket=flat) are dense.
  * The support of a segment that is sent dense, or by an index codec that sends all elements, is its universe.
  * k may be 0: outputs, of f32, f16 or bf16, become 0 (with ADD they stay).
  * If a frame is not sound, the outputs are untouched and the error names the frame. Errors as for dr_decode. */

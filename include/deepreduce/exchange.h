@@ -178,8 +178,8 @@ DR_API dr_status dr_exchange_create(dr_context *context, const dr_plan *plan, co
                                     dr_tensor_out *outs, size_t out_stride, size_t n, dr_exchange **exchange);
 /* NULL is fine. An exchange under way is cancelled. Memory that the transport still uses is never freed. */
 DR_API void dr_exchange_destroy(dr_exchange *exchange);
-/* Sets other memory for tensors and outs of the same shapes, and the counts of sparse tensors, up to those that the
- * exchange was created with. Not while an exchange is under way. ARGUMENT, CAPACITY, UNSUPPORTED, MEMORY: it is
+/* Sets other memory for tensors and outs of the same shapes (and `rows`), and the counts of sparse tensors, up to those
+ * that the exchange was created with. Not while an exchange is under way. ARGUMENT, CAPACITY, UNSUPPORTED, MEMORY: it is
  * bound as before. */
 DR_API dr_status dr_exchange_rebind(dr_exchange *exchange, const dr_tensor *tensors, size_t stride, dr_tensor_out *outs,
                                     size_t out_stride, size_t n);
@@ -288,8 +288,8 @@ DR_API void dr_loopback_destroy(dr_loopback *loopback); /* NULL is fine; exchang
 DR_API dr_status dr_loopback_transport(dr_loopback *loopback, uint32_t rank, dr_transport *transport);
 /* Advances the started exchanges of all ranks until all have ended; statuses [ranks], or NULL: their outcomes. A NULL
  * among the exchanges is a missing rank; one that is not started has ended, with DR_OK. With DR_LOOPBACK_ALIKE: one
- * exchange, rank 0's, and one status. ARGUMENT: an exchange of another rank or loopback. Returns the first status that
- * is not DR_OK. */
+ * exchange, rank 0's, and one status. ARGUMENT: an exchange of another rank or loopback; the contexts of all then have
+ * the sentence. Returns the first status that is not DR_OK. */
 DR_API dr_status dr_loopback_run(dr_loopback *loopback, dr_exchange *const *exchanges, dr_status *statuses);
 /* A rank's clock, in ns since the loopback was made. */
 DR_API uint64_t dr_loopback_now(const dr_loopback *loopback, uint32_t rank);

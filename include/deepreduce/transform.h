@@ -49,8 +49,8 @@ DR_API void dr_transform_destroy(dr_transform *transform); /* NULL is fine */
 
 /* Begins a round, after it has cancelled one in progress. The values of the tensors must not change until it ends;
  * `outs`, of the same shapes, are written at its end and not before. An output is its own tensor's memory, or overlaps
- * no tensor. ARGUMENT (also a NaN or infinity: `tensor` and `where` name it): no round is in progress, nothing has
- * changed. */
+ * no tensor. ARGUMENT (also a NaN or infinity: `tensor` and `where` name it), UNSUPPORTED: no round is in progress,
+ * nothing has changed. */
 DR_API dr_status dr_transform_begin(dr_transform *transform, const dr_tensor *tensors, size_t stride,
                                     const dr_tensor_out *outs, size_t out_stride, size_t n);
 /* The factor to be all-reduced now: f32[count], valid until the next call of another function. ARGUMENT: no round. */

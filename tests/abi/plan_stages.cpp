@@ -107,6 +107,23 @@ TEST_CASE("equal plans have equal stages, whatever their texts gave") {
   }
 }
 
+TEST_CASE("plans beside others: a transform=lowrank stays, a transform=dct goes on with all coefficients") {
+  const auto beside = [](const std::string& text, decltype(&dr_plan_exact) make) {
+    const client::plan p(text);
+    dr_plan* made = nullptr;
+    REQUIRE(make(p.handle, &made, nullptr) == DR_OK);
+    const std::string found = text_of(made);
+    dr_plan_destroy(made);
+    return found;
+  };
+  const std::string lowrank = "transform=lowrank(rank=2) feedback=residual",
+                    dct = "transform=dct sparsify=topr(ratio=0.1) index=golomb value=half feedback=residual";
+  CHECK(beside(lowrank, dr_plan_exact) == lowrank);
+  CHECK(beside(lowrank, dr_plan_rows) == "index=golomb value=raw");
+  CHECK(beside(dct, dr_plan_exact) == "feedback=residual index=all value=raw transform=dct");
+  CHECK(beside(dct, dr_plan_rows) == "index=golomb value=half");
+}
+
 TEST_CASE("a plan is made of another by stages that replace its own") {
   const std::string top = "sparsify=topr(ratio=0.01) feedback=residual index=golomb value=raw";
   CHECK(with(top, "feedback=none") == "sparsify=topr(ratio=0.01) index=golomb value=raw");

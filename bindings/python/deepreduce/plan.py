@@ -218,7 +218,7 @@ class Plan:
         """The plan for tensors that are too small for this plan, beside others that have it (`dense_below`).
 
         It sends all elements exactly, with the same weight of the gradient and the same momentum. With merge=vote or
-        transform= it is this plan.
+        transform=lowrank it is this plan. A transform=dct stays, and rounds.
 
         >>> deepreduce.Plan("sparsify=topr(ratio=0.01) feedback=residual(gamma=0.5) index=golomb value=qsgd").exact
         Plan('feedback=residual(gamma=0.5) index=all value=raw')
