@@ -289,8 +289,9 @@ DR_API dr_status dr_plugin_load(const char *path, dr_error *error);
 /* ---- Tensors ------------------------------------------------------------------------------------------ */
 
 enum {
-  DR_TENSOR_SUM_DUPLICATES = 1u << 0 /* sparse: adds the values of equal indices, in input order, in
-                                        f32; otherwise a duplicate is an error */
+  DR_TENSOR_SUM_DUPLICATES = 1u << 0 /* sparse: adds the values of equal indices, in input order, in f32.
+                                        The sum is rounded to dtype, with feedback only where it is
+                                        sent. Otherwise a duplicate is an error */
 };
 
 /* A gradient, borrowed. Dense: values[universe * width], indices NULL, index_dtype 0. Sparse: `count`
@@ -624,8 +625,8 @@ DR_API dr_status dr_state_fill(const dr_plan *plan, const dr_tensor *tensor, con
  * rates of efsignsgd the residual is scaled. ARGUMENT. */
 DR_API dr_status dr_state_copy(const void *from, size_t from_size, uint64_t first, void *to, size_t to_size,
                                uint64_t at, uint64_t elements, dr_error *error);
-/* Multiplies the residual by a finite factor, every product rounded once (0 where it is not finite). With the ratio
- * of the last learning rate to the next one, under a schedule, residual and dgc are scaled as efsignsgd is. A fresh
+/* Multiplies the residual by a finite factor in f64, and rounds to f32 (0 where it is not finite). With the ratio of
+ * the last learning rate to the next one, under a schedule, residual and dgc are scaled as efsignsgd is. A fresh
  * state stays fresh. ARGUMENT if the state is invalid, or has no residual. */
 DR_API dr_status dr_state_scale(void *state, size_t state_size, double factor, dr_error *error);
 /* L2 norm of the residual, summed in f64; 0 for a fresh state, and of momentum. ARGUMENT if the state is invalid. */

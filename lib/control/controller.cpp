@@ -149,7 +149,7 @@ dr_status controller::decide(uint64_t step, const uint64_t* all, size_t ranks, d
 controller::wish controller::by_budget() {
   const double ns = now_ns(), bytes = static_cast<double>(info_.bytes);
   if (ns > options_.target_ns * (1 + options_.band)) {
-    budget_ = options_.decrease * std::min(std::max(budget_, bytes), bytes);
+    budget_ = options_.decrease * bytes;
     return wish::smaller;
   }
   budget_ = std::max(budget_, bytes);

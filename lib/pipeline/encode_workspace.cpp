@@ -59,7 +59,8 @@ selected_rows selected_rows::lay_out(arena& memory, const batch& b) {
     if (const tensor_shape& shape = b.shapes[u.first_tensor]; shape.sparse()) {
       source.entries = memory.allocate<sparse_entry>(shape.count);
       source.indices = memory.allocate<uint64_t>(shape.count);
-      source.buffer = memory.allocate<std::byte>(shape.count * row_bytes);
+      const uint64_t summed_bytes = u.method->keeps_feedback() ? 4 * uint64_t{u.width} : row_bytes;  // load_source: f32
+      source.buffer = memory.allocate<std::byte>(shape.count * summed_bytes);
     }
     source.pieces = memory.allocate<select_piece>(u.tensors + u.rows);
     if (u.method->keeps_feedback()) {

@@ -49,20 +49,22 @@ dr_status load_source(const encoding& e, size_t i, selected_rows& out) {
       out.unsound[i].tensor = u.first_tensor;
       return out.unsound[i].code;
     }
-    source.rows = gather_entries(u.dtype, u.width, t.values, source.entries, t.count, source.indices, source.buffer);
+    source.rows = gather_entries(u.dtype, sums.acc ? DR_F32 : u.dtype, u.width, t.values, source.entries, t.count,
+                                 source.indices, source.buffer);
     source.values = source.buffer;
   }
   if (!sums.acc) return DR_OK;
   const uint64_t elements = u.universe * u.width;
   const void* const g = sparse ? source.values : t.values;
+  const uint32_t dtype = sparse ? uint32_t{DR_F32} : u.dtype;  // (of a sum of duplicates nothing is lost)
   const uint64_t* const indices = sparse ? source.indices : nullptr;
   const auto [beta, gamma] = weights_of(e, u, u.first_tensor);
   if (sums.acc_u) {
     std::memcpy(sums.acc, residual_of(t.state), 4 * elements);
     std::memcpy(sums.acc_u, momentum_of(u.method->feedback_rule().kind, t.state, elements), 4 * elements);
-    correct(u.dtype, g, indices, source.rows, u.width, beta, gamma, {sums.acc, sums.acc_u, nullptr, nullptr}, elements);
+    correct(dtype, g, indices, source.rows, u.width, beta, gamma, {sums.acc, sums.acc_u, nullptr, nullptr}, elements);
   } else {
-    accumulate(u.dtype, g, indices, source.rows, u.width, beta, gamma, residual_of(t.state), elements, sums.acc);
+    accumulate(dtype, g, indices, source.rows, u.width, beta, gamma, residual_of(t.state), elements, sums.acc);
   }
   if (sums.watched) sums.unfinite = !all_finite(sums.acc, elements);
   if (sums.rounded) round_values(u.dtype, sums.acc, elements, sums.rounded);

@@ -13,12 +13,21 @@ const char* sparsifier_with(bool sparsifier::*trait) {
   return "?";
 }
 
+namespace {
+
+// Of 0.29 · 100, which is less than 29 in binary, it is 29.
+uint64_t share_of(double ratio, uint64_t d) {
+  return static_cast<uint64_t>(std::floor(ratio * static_cast<double>(d) + 1e-9));
+}
+
+}  // namespace
+
 uint64_t share_of(const dr_params& params, size_t ratio, uint64_t d) {
-  return static_cast<uint64_t>(std::floor(param_value(params, ratio).number * static_cast<double>(d)));
+  return share_of(param_value(params, ratio).number, d);
 }
 
 uint64_t share_target(double ratio, double count, uint64_t d) {
-  const double target = count > 0 ? count : std::floor(ratio * static_cast<double>(d) + 1e-9);
+  const double target = count > 0 ? count : static_cast<double>(share_of(ratio, d));
   return target >= static_cast<double>(d) ? d : std::max<uint64_t>(1, static_cast<uint64_t>(target));
 }
 

@@ -1,8 +1,10 @@
 #include "split/split.hpp"
 
 #include <algorithm>
+#include <bit>
 #include <cinttypes>
 #include <cstring>
+#include <type_traits>
 
 #include "split/order_kernel.hpp"
 
@@ -78,29 +80,42 @@ dr_status sort_indices(uint32_t index_dtype, const void* indices, uint64_t n, ui
   }
 }
 
-uint64_t gather_entries(uint32_t dtype, uint32_t width, const void* values, const sparse_entry* entries, uint64_t n,
-                        uint64_t* indices, void* out) {
-  return with_value_type(dtype, [&](auto type) {
-    using T = decltype(type);
-    const auto* from = static_cast<const typename T::bits*>(values);
-    auto* to = static_cast<typename T::bits*>(out);
-    uint64_t rows = 0;
-    for (uint64_t i = 0; i < n;) {
-      uint64_t end = i + 1;
-      while (end < n && entries[end].index == entries[i].index) ++end;
-      for (uint32_t w = 0; w < width; ++w) {
-        typename T::bits value = from[entries[i].position * width + w];
-        if (end > i + 1) {
-          float sum = T::to_f32(value);
-          for (uint64_t j = i + 1; j < end; ++j) sum += T::to_f32(from[entries[j].position * width + w]);
-          value = T::from_f64(double{computed(sum)});
-        }
-        to[rows * width + w] = value;
-      }
-      indices[rows++] = entries[i].index;
-      i = end;
+namespace {
+
+template <typename From, typename To>
+uint64_t gather_entries_as(uint32_t width, const void* values, const sparse_entry* entries, uint64_t n,
+                           uint64_t* indices, void* out) {
+  const auto* from = static_cast<const typename From::bits*>(values);
+  auto* to = static_cast<typename To::bits*>(out);
+  uint64_t rows = 0;
+  for (uint64_t i = 0; i < n;) {
+    uint64_t end = i + 1;
+    while (end < n && entries[end].index == entries[i].index) ++end;
+    for (uint32_t w = 0; w < width; ++w) {
+      const typename From::bits value = from[entries[i].position * width + w];
+      typename To::bits& result = to[rows * width + w];
+      float sum = From::to_f32(value);
+      for (uint64_t j = i + 1; j < end; ++j) sum += From::to_f32(from[entries[j].position * width + w]);
+      if (end > i + 1)
+        result = To::from_f64(double{computed(sum)});
+      else if constexpr (std::is_same_v<From, To>)
+        result = value;  // (A NaN's bits, too.)
+      else
+        result = std::bit_cast<uint32_t>(sum);
     }
-    return rows;
+    indices[rows++] = entries[i].index;
+    i = end;
+  }
+  return rows;
+}
+
+}  // namespace
+
+uint64_t gather_entries(uint32_t dtype, uint32_t out_dtype, uint32_t width, const void* values,
+                        const sparse_entry* entries, uint64_t n, uint64_t* indices, void* out) {
+  return with_value_type(dtype, [&]<typename T>(T) {
+    return out_dtype == dtype ? gather_entries_as<T, T>(width, values, entries, n, indices, out)
+                              : gather_entries_as<T, f32_type>(width, values, entries, n, indices, out);
   });
 }
 

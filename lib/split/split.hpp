@@ -18,10 +18,11 @@ struct sparse_entry {
 dr_status sort_indices(uint32_t index_dtype, const void* indices, uint64_t n, uint64_t universe, bool sum_duplicates,
                        sparse_entry* entries, dr_error& error);
 
-// Copies the rows of values in the order of `entries`; rows of equal index are added in f32, in order, and rounded to
-// the type. Returns the number of rows; their indices are written to indices [n].
-uint64_t gather_entries(uint32_t dtype, uint32_t width, const void* values, const sparse_entry* entries, uint64_t n,
-                        uint64_t* indices, void* out);
+// Copies the rows of values in the order of `entries`; rows of equal index are added in f32, in order. The result has
+// the type out_dtype: dtype, to which a sum is rounded, or DR_F32. Returns the number of rows; their indices are written
+// to indices [n].
+uint64_t gather_entries(uint32_t dtype, uint32_t out_dtype, uint32_t width, const void* values,
+                        const sparse_entry* entries, uint64_t n, uint64_t* indices, void* out);
 
 // out[i] = values[positions[i]], for rows of row_bytes bytes.
 void gather(uint64_t row_bytes, const void* values, const uint32_t* positions, uint64_t n, void* out);

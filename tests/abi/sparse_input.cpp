@@ -3,6 +3,7 @@
 #include <limits>
 
 #include "client.hpp"
+#include "kept_memory.hpp"
 
 namespace {
 
@@ -54,6 +55,32 @@ TEST_CASE_TEMPLATE("DR_TENSOR_SUM_DUPLICATES adds them up in input order, in f32
   const client::pairs p = client::decode_sparse(c, client::encode(c, "index=raw", {t}));
   CHECK(p.indices == std::vector<uint64_t>{3, 7, 9});
   CHECK(p.values == floats{1 + 0.1f, 0, 8});
+}
+
+TEST_CASE("with feedback a sum of duplicates is f32: what its type cannot hold remains in the residual") {
+  const std::vector<uint32_t> twice = {3, 3};
+  const auto sent_and_left = [&](uint32_t dtype, std::vector<uint16_t> values, int steps) {
+    dr_tensor t{};
+    t.struct_size = sizeof t;
+    t.dtype = dtype;
+    t.index_dtype = DR_U32;
+    t.universe = 10;
+    t.width = 1;
+    t.count = 2;
+    t.indices = twice.data();
+    t.values = values.data();
+    t.flags = DR_TENSOR_SUM_DUPLICATES;
+    client::context c;
+    abi::memory m("feedback=residual", t);
+    m.give_to(t);
+    double sent = 0;
+    for (int step = 0; step < steps; ++step)
+      sent += client::decode(c, client::encode(c, "index=raw feedback=residual", {t}), 10)[3];
+    return std::pair{sent, double{m.residual()[3]}};
+  };
+  CHECK(sent_and_left(DR_F16, {0x7b53, 0x7b53}, 1) == std::pair{65504.0, 120000.0 - 65504});  // 60000 + 60000
+  const auto [sent, left] = sent_and_left(DR_BF16, {0x4380, 0x3f80}, 10);                     // 256 + 1
+  CHECK(sent + left == 2570);
 }
 
 TEST_CASE("rows that come twice are added up value by value") {

@@ -243,6 +243,14 @@ TEST_CASE("an interval: decisions are due every so many steps") {
   CHECK(c.info().next_step == 105);
 }
 
+TEST_CASE("too slow: the budget becomes a share of what was sent") {
+  for (const size_t rung : {0, 1, 2}) {
+    control c("aimd(target_ms=1,decrease=0.5,increase=0.1,window=1)");
+    train({&c}, rung + 1, [](uint64_t) { return slow; });
+    CHECK(c.info().budget == 0.5 * static_cast<double>(ladder[rung]));
+  }
+}
+
 TEST_CASE("by steps: each rung lasts as many, whatever the times are, and the last one stays") {
   control c("steps(each=7,densest=1,smallest=3)");
   std::vector<std::string> log;

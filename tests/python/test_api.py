@@ -550,9 +550,21 @@ def test_the_same_call_gives_the_same_frame(rng):
     assert encode(x, plan, step=3, seed=4, private_seed=6) != frame
 
 
+@pytest.mark.parametrize("size, ratio, count", [(100, 0.29, 29), (100, 0.57, 57), (50, 0.58, 29)])
+def test_as_many_elements_as_max_ratio_says_are_sent_sparse(size, ratio, count):
+    """Also where ratio · size is a little less than the number in binary."""
+    for selected, fallback in ((count, "none"), (count + 1, "dense")):
+        x = numpy.zeros(size, F32)
+        x[:selected] = 1
+        threshold = f"sparsify=threshold(value=0.5,max_ratio={ratio}) index=bitmap value=half"
+        changed = f"sparsify=changed(max_ratio={ratio}) index=bitmap value=ulp"
+        frames = [encode(x, threshold), encode(x + 1, changed, weights=numpy.ones(size, F32))]
+        assert [inspect(frame).tensors[0].fallback for frame in frames] == [fallback, fallback]
+
+
 @pytest.mark.parametrize(
     "plan, draws",
-    [("sparsify=random(ratio=0.1)", True), ("sparsify=dgc(ratio=0.1) index=bloom(policy=p0)", True), ("index=seeded(ratio=0.1)", True), ("index=all value=qsgd", True), ("index=all value=natural", True),
+    [("sparsify=random(ratio=0.1)", True), ("sparsify=dgc(ratio=0.1) index=bloom(policy=p0)", True), ("index=seeded(ratio=0.1)", True), ("index=all value=qsgd", True), ("index=all value=natural", True), ("index=all value=natural(rounding=nearest)", False),
      ("sparsify=topr(ratio=0.1) index=bloom(policy=p0) value=qsgd", True), ("sparsify=topr(ratio=0.1) index=bloom(policy=p1,fpr=0.05)", True),
      *((f"sparsify=topr(ratio=0.1) index=bloom(policy={policy},fpr=0.05)", False) for policy in ("leftmost", "naive", "p0", "middle", "rightmost", "p2")),
      ("sparsify=topr(ratio=0.1) index=golomb value=log_quant", False)],

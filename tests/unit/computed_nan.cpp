@@ -164,7 +164,7 @@ TEST_CASE("a sum of duplicates of a sparse tensor is computed, a value that come
   const sparse_entry entries[] = {{0, 0}, {0, 1}, {1, 2}, {2, 3}, {2, 4}};
   uint64_t indices[5];
   uint32_t out[5];
-  REQUIRE(gather_entries(DR_F32, 1, values, entries, 5, indices, out) == 3);
+  REQUIRE(gather_entries(DR_F32, DR_F32, 1, values, entries, 5, indices, out) == 3);
   CHECK(out[0] == 0x7fc00000);
   CHECK(out[1] == 0xff812345);
   CHECK(out[2] == 0x7fc00000);

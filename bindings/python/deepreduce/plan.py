@@ -124,14 +124,17 @@ class Plan:
     def draws(self) -> bool:
         """Whether what encode sends depends on random numbers. Computed once.
 
-        Of Bloom filters only policy p1 draws; `info` has shared_random for all of them.
+        Of Bloom filters only policy p1 draws, and `natural` only with rounding=stochastic; `info` says that they may.
         """
         if self._draws is None:
-            info, index = self.info, self.stages.get("index")
-            shared = info.shared_random
-            if shared and index is not None and index.name == "bloom" and index.parameters["policy"] != "p1":
-                shared = self.with_stages("index=golomb").info.shared_random
-            self._draws = shared or info.private_random
+            index, value = self.stages.get("index"), self.stages.get("value")
+            still = []
+            if index is not None and index.name == "bloom" and index.parameters["policy"] != "p1":
+                still.append("index=golomb")
+            if value is not None and value.name == "natural" and value.parameters["rounding"] == "nearest":
+                still.append("value=raw")
+            info = self.with_stages(" ".join(still)).info if still else self.info
+            self._draws = info.shared_random or info.private_random
         return self._draws
 
     @property

@@ -334,7 +334,7 @@ class State:
             check(_library.load().dr_state_check(as_plan(plan).handle, tensor, address, host.size, error), error)
 
     def scale(self, factor: float) -> None:
-        """Multiplies the residual by `factor`, each product rounded once. On a GPU it waits.
+        """Multiplies the residual by `factor` in f64, and rounds it to f32. On a GPU it waits.
 
         For a change of the learning rate the factor is the old rate divided by the new one. A fresh state stays fresh.
         Raises ArgumentError if the bytes are not a state, or the state has no residual (feedback=momentum).

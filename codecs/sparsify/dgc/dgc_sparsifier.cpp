@@ -94,7 +94,7 @@ namespace {
 enum param : size_t { ratio, sample, corrections };
 
 constexpr dr_param dgc_params[] = {
-    {sizeof(dr_param), "ratio", "share of the elements to select; the result is 0.7 to 1.3 times as many",
+    {sizeof(dr_param), "ratio", "share of the elements to select; the result is mostly 0.7 to 1.3 times as many",
      DR_PARAM_REAL, 1, 0, 1, 0, nullptr},
     param_real("sample", "share of the elements sampled for the threshold; at least 1024 elements", 0, 1, 0.01),
     param_int("corrections", "how often a threshold that selects too few is lowered; 0: the first threshold decides", 0,

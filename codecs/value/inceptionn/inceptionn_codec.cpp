@@ -9,7 +9,7 @@ namespace {
 constexpr dr_param params[] = {
     param_real("error", "below it values become 0; with classes=bound it is the bound of the absolute error", 0x1p-127,
                0.5, 0x1p-10),
-    param_choice("classes", "bound: the error follows from the unit; exponent: the paper's, up to eight times as much",
+    param_choice("classes", "bound: the error follows from the unit; exponent: the paper's, up to 2^-7 if that is more",
                  "bound|exponent", 0)};
 constexpr dr_field fields[] = {wire_field("fraction", 0, inceptionn_by_exponent, 9)};
 

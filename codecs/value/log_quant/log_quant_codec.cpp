@@ -119,14 +119,14 @@ constexpr dr_ops operations = cpu_ops<need, encode, decode>();
 constinit const dr_codec log_quant_codec =
     make_codec("log_quant", "levels on a logarithmic scale, entropy-coded", 10, DR_ROLE_VALUE, DR_NEEDS_FINITE,
                &operations, {.dtypes = all_value_dtypes, .params = params, .cuda = &log_quant_cuda});
-// Its relative error is about 0.4 / 2^bits on the tails that sparsifiers keep: the two around the error are tried.
+// Its relative error is about 0.4 / 2^bits on the tails that sparsifiers keep: the two around the error are tried, 2 bits of any larger error.
 constinit const codec_notes log_quant_notes = {.codec = &log_quant_codec,
                                                .tries =
                                                    [](double error) {
                                                      std::vector<codec_argument> tries;
                                                      for (int bits = 2; bits <= 6; ++bits)
                                                        if (const double expected = 0.4 / (1 << bits);
-                                                           expected <= 2 * error && expected > error / 2)
+                                                           expected <= 2 * error && (expected > error / 2 || bits == 2))
                                                          tries.push_back({"bits", double(bits)});
                                                      return tries;
                                                    },

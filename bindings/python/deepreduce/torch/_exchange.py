@@ -459,7 +459,7 @@ class Exchange(Saved):
         Totals: `steps` and `skipped`. Raises ArgumentError within a step.
         """
         self._require_idle()
-        return metrics_of(self.stats(), self._all_states().values())
+        return metrics_of(self.stats(), [*self._all_states().values(), *self._owned_states("sums").values()])
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {words_of(self._rules, self._units, self.stats(), self._start if self._makes_frames else 0)}>"
