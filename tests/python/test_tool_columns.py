@@ -2,6 +2,8 @@
 
 import json
 import math
+import random
+import re
 import statistics
 
 import pytest
@@ -198,7 +200,31 @@ def test_the_break_even_of_a_total_is_that_of_gathers_one_after_the_other(tmp_pa
     assert total["pays_below"] == pytest.approx(1e9 * 8 * saved / computing, rel=1e-3)
     assert 0 < total["pays_below_bf16"] < total["pays_below"]
     owner, = [total for total in report["totals"] if total["plan"].endswith("exchange=owner")]
-    assert owner["pays_below"] is None  # of no one rate: each tensor's owners have another
+    assert owner["pays_below"] == min(row["pays_below"] for row in report["rows"] if row["plan"].endswith("exchange=owner")) > 0
+
+
+def test_what_pays_is_named_though_a_tensor_never_pays_and_is_unknown_only_where_no_model_is(tmp_path):
+    """It was "none, on no link" for the first two, and with a link for the third."""
+    draw = random.Random(3)
+    tensors = {"dense": [draw.gauss(0, 1) for _ in range(4000)], "sparse": [draw.gauss(0, 1) * (i % 100 == 0) for i in range(400000)]}
+    file = write_npz(tmp_path / "g.npz", **{name: write_npy(tmp_path / f"{name}.npy", x) for name, x in tensors.items()})
+
+    def answer(*more, plans):
+        return re.search(r"\npays: +(.*(\n +.*)*)", compare(file, "--per-tensor", *more, plans=plans, form="table"))[1]
+
+    assert answer(plans=(NO_SPARSIFIER, "index=golomb value=half")).startswith("below ")
+    assert answer(plans=[f"index=all value=uniform_quant(bits={bits}) exchange=owner" for bits in (4, 8)]).startswith("below ")
+    assert answer(plans=("index=all value=raw", "index=all value=half(type=bf16)")).startswith("none, on no link among 8 ranks")
+    unmodelled = [f"{EXACT} exchange=hierarchy(inner={inner})" for inner in (2, 4)]
+    assert answer("--ranks", 1000, plans=unmodelled).startswith("unknown among 1000 ranks, against")
+    assert answer("--ranks", 1000, "--link", "1Mb/s", plans=unmodelled) == "unknown, on 1Mb/s among 1000 ranks: not modelled"
+    assert words_of(answer("--ranks", 1000, "--link", "1Mb/s", plans=(unmodelled[0], EXACT))).startswith("none of 1 plans, on 1Mb/s among 1000 ranks, 1 unknown")
+    # A saved file's ranks are those of its rows; of files with others, none are known.
+    for ranks in (4, 8):
+        run("compare", file, "--per-tensor", "--ranks", ranks, "--plan", NO_SPARSIFIER, "--repeat", 3, "--output", tmp_path / f"{ranks}.json")
+    saved = [json.loads(run("compare", *(w for n in names for w in ("--from", tmp_path / f"{n}.json")), "--format", "json").stdout) for names in ((8,), (4, 8))]
+    rates = [[total["pays_below"] for total in document["totals"] if total["plan"] != "memcpy"] for document in saved]
+    assert rates[0][0] > 0 and rates[1] == [None, None]
 
 
 def test_half_floats_are_compared_with_a_dense_tensor_of_16_bits(tmp_path):

@@ -199,7 +199,7 @@ TEST_CASE("a Pareto front has what nothing beats, of each tensor, against plain 
 
 TEST_CASE("a total sums bytes and times, and weighs errors by energy") {
   const std::vector<json_row> rows{measured("a", "p", 100, 0.3, 4), measured("b", "p", 50, 0.6, 1, 300)};
-  const json_row total = combine(std::vector<const json_row*>{&rows[0], &rows[1]});
+  const json_row total = combine(std::vector<const json_row*>{&rows[0], &rows[1]}, 8);
   CHECK(total["bytes"] == 150);
   CHECK(total["d"] == 2000);
   CHECK(total["encode_ns"] == 400);
@@ -227,7 +227,7 @@ TEST_CASE("a total's verdict is that of the sums: even within their spread, of a
       row["verdict"] = i == 0 ? "slower" : "pays";
       if (*missing) row[missing] = nullptr;
     }
-    return combine(std::vector<const json_row*>{&rows[0], &rows[1]})["verdict"];
+    return combine(std::vector<const json_row*>{&rows[0], &rows[1]}, 8)["verdict"];
   };
   // The spread of the sum is √2 · 1000 · spread, half of it to a side.
   CHECK(verdict_of(9000, 900, 0.1) == "pays");
@@ -238,20 +238,42 @@ TEST_CASE("a total's verdict is that of the sums: even within their spread, of a
   CHECK(verdict_of(9000, 900, 0.1, "merge_ns").is_null());
 }
 
+TEST_CASE(
+    "a total pays below the bits saved by computing, whatever its rows; of another exchange below the least rate") {
+  const auto rate_of = [](const std::string& plan, double a, double b, uint64_t ranks = 8, uint64_t bytes_b = 800) {
+    std::vector<json_row> rows{measured("a", plan, 100, 0, 1), measured("b", plan, bytes_b, 0, 1)};
+    rows[0]["pays_below"] = a, rows[1]["pays_below"] = std::isnan(b) ? json_row() : json_row(b);
+    return combine(std::vector<const json_row*>{&rows[0], &rows[1]}, ranks)["pays_below"];
+  };
+  const std::string gather = "index=golomb value=raw", owner = gather + " exchange=owner";
+  // 100 ns each. b sends 800 + 256 bytes to 7 ranks, a ring 7 times 2 · 4000 / 8.
+  CHECK(rate_of(gather, 1e11, 0).get<double>() == doctest::Approx((1e11 * 100 - 8e9 * 7 * 56) / 200));
+  CHECK(rate_of("transform=lowrank(rank=2)", 1e11, 0, 8, 4200).get<double>() ==
+        doctest::Approx((1e11 * 100 - 8e9 * 7 * 2 * 200 / 8) / 200));
+  CHECK(rate_of(gather, 1e6, 0) == 0);
+  CHECK(rate_of(gather, 0, 0) == 0);
+  CHECK(rate_of(gather, 1e11, 0, 0).is_null());  // of an unknown number of ranks
+  CHECK(rate_of(gather, 1e11, NAN).is_null());
+  CHECK(rate_of(owner, 3e8, 1e9) == 3e8);
+  CHECK(rate_of(owner, 3e8, 0).is_null());
+  CHECK(rate_of(owner, 0, 0) == 0);
+}
+
 TEST_CASE("a tensor of zeros has no error and no weight; an unknown energy leaves the total's error unknown") {
   std::vector<json_row> rows{measured("a", "p", 1, 0.5, 4), measured("zero", "p", 1, 0, 0)};
-  CHECK(combine(std::vector<const json_row*>{&rows[0], &rows[1]})["total_error"].get<double>() == doctest::Approx(0.5));
+  CHECK(combine(std::vector<const json_row*>{&rows[0], &rows[1]}, 8)["total_error"].get<double>() ==
+        doctest::Approx(0.5));
   rows[1]["gradient_energy"] = nullptr;
-  CHECK(combine(std::vector<const json_row*>{&rows[0], &rows[1]})["total_error"].is_null());
+  CHECK(combine(std::vector<const json_row*>{&rows[0], &rows[1]}, 8)["total_error"].is_null());
 }
 
 TEST_CASE("totals want a row for each tensor, and name the plans that lack one") {
   const std::vector<json_row> rows{measured("a", "p", 1, 0, 1), measured("a", "q", 1, 0, 1),
                                    measured("b", "p", 2, 0, 1)};
-  const total_list list = totals_of(rows);
+  const total_list list = totals_of(rows, 8);
   CHECK(column_of(list.totals, "plan") == texts{"p"});
   CHECK(list.incomplete == texts{"m.npz: q: 1 row of 2 tensors"});
-  CHECK(totals_of(std::vector<json_row>{rows[0], rows[1]}).totals.empty());
+  CHECK(totals_of(std::vector<json_row>{rows[0], rows[1]}, 8).totals.empty());
 }
 
 TEST_CASE("best: the smallest plan that meets the condition in total, and for each kind of layer") {
@@ -301,13 +323,13 @@ TEST_CASE("best: of a run's several steps the last counts, whether an input has 
 TEST_CASE("tensors and the same tensors joined are not added up") {
   std::vector<json_row> rows{measured("a", "p", 10, 0.1, 1), measured("b", "p", 20, 0.1, 1),
                              measured("*", "p", 29, 0.1, 1), measured("[2 tensors]", "p", 31, 0.1, 1)};
-  const auto totals = totals_of(rows).totals;
+  const auto totals = totals_of(rows, 8).totals;
   REQUIRE(totals.size() == 1);
   CHECK(totals[0]["bytes"] == 30);
   const best_question question{expression("bytes < 1000", columns), expression("bytes", columns)};
   CHECK(find_best(rows, question)[0]["total"]["bytes"] == 30);
   rows = {measured("* (f16)", "p", 10, 0.1, 1), measured("* (f32)", "p", 20, 0.1, 1)};
-  CHECK(totals_of(rows).totals[0]["bytes"] == 30);
+  CHECK(totals_of(rows, 8).totals[0]["bytes"] == 30);
 }
 
 TEST_CASE("each saved run of an input that has all tensors has a total of its own rows") {
@@ -320,7 +342,7 @@ TEST_CASE("each saved run of an input that has all tensors has a total of its ow
   add("one.json", "a", 100), add("one.json", "b", 100);
   add("two.json", "a", 300), add("two.json", "b", 300);
   add("part.json", "c", 500);
-  const total_list list = totals_of(rows);
+  const total_list list = totals_of(rows, 8);
   REQUIRE(list.totals.size() == 3);
   CHECK(list.totals[0]["encode_ns"] == 1000);
   CHECK(list.totals[1]["encode_ns"] == 200);

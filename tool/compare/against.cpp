@@ -191,7 +191,7 @@ ordered_json compare_with(std::span<const json_row> rows, const ordered_json& do
   ordered_json& total = result["total"];
   total["rows"] = m.pairs.size();
   for (const char* verdict : {"better", "worse", "same", "mixed"}) total[verdict] = count[verdict];
-  total["columns"] = now.empty() ? ordered_json::object() : column_facts(combine(now), combine(old));
+  total["columns"] = now.empty() ? ordered_json::object() : column_facts(combine(now, 0), combine(old, 0));
   total["verdict"] = verdict_over(total["columns"]);
   for (const json_row* row : m.only_old) result["only_old"].push_back(identity(*row));
   for (const json_row* row : m.only_now) result["only_new"].push_back(identity(*row));

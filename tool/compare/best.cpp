@@ -36,10 +36,10 @@ std::string kind_of(const json_row& row) {
 }
 
 // The totals of plans that have a row for every tensor.
-std::vector<json_row> totals_in(const rows_by_plan& s) {
+std::vector<json_row> totals_in(const rows_by_plan& s, uint64_t ranks) {
   std::vector<json_row> totals;
   for (const std::string& plan : s.plans)
-    if (const auto rows = s.of(plan); rows.size() == s.subjects.size()) totals.push_back(combine(rows));
+    if (const auto rows = s.of(plan); rows.size() == s.subjects.size()) totals.push_back(combine(rows, ranks));
   return totals;
 }
 
@@ -75,7 +75,7 @@ ordered_json answer(const char* name, const std::string& input, const std::strin
   ordered_json a{
       {"scope", name},     {"input", or_null(input)}, {"kind", or_null(kind)}, {"condition", q.condition.text()},
       {"by", q.by.text()}, {"plan", nullptr},         {"nearest", nullptr},    {"total", nullptr}};
-  const std::vector<json_row> totals = totals_in(s);
+  const std::vector<json_row> totals = totals_in(s, q.ranks);
   const auto passes = [&](const json_row& total) { return q.condition.holds(total); };
   std::optional<json_row> found = cheapest(totals, q.by, passes);
   if (!found) {

@@ -13,6 +13,7 @@ namespace dr::compare {
 struct best_question {
   expression condition;  // on a total: total_error <= 0.02
   expression by;         // minimised: bytes
+  uint64_t ranks = 0;    // of the rows' exchanges; 0: unknown
 };
 
 // A list of answers with these members:

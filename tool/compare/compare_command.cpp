@@ -47,13 +47,13 @@ struct questions {
   std::optional<best_question> best;
 };
 
-questions read_questions(const compare_options& o, const json_row& columns) {
+questions read_questions(const compare_options& o, const json_row& columns, uint64_t ranks) {
   try {
     questions q{selection(o.where, o.sort, o.pareto, columns), {}};
     if (!o.best.empty()) {
       std::vector<expression> by = parse_numbers("--best-by", o.best_by, columns);
       if (by.size() != 1) throw expression_error("--best-by '" + o.best_by + "': one value, not a list");
-      q.best.emplace(best_question{parse_condition("--best", o.best, columns), std::move(by[0])});
+      q.best.emplace(best_question{parse_condition("--best", o.best, columns), std::move(by[0]), ranks});
     }
     return q;
   } catch (const expression_error& e) {
@@ -101,7 +101,7 @@ class comparison {
     std::vector<json_row> known = rows_;
     known.insert(known.begin(), column_types());
     known.push_back({{"tensors", 0}, {"worst_tensor", ""}, {"worst_error", 0}});  // of totals
-    questions_ = read_questions(o_, columns_of(known));
+    questions_ = read_questions(o_, columns_of(known), ranks_);
     if (!o_.against.empty()) old_ = read_document(o_.against);
     if (measures()) {
       try {
@@ -127,8 +127,12 @@ class comparison {
   }
 
   void read_saved() {
+    std::set<uint64_t> ranks;
+    if (measures()) ranks.insert(o_.ranks);
     for (const std::string& path : o_.from) {
       const ordered_json saved = read_document(path);
+      const ordered_json its = saved.value("ranks", ordered_json());
+      ranks.insert(its.is_number_unsigned() ? its.get<uint64_t>() : 0);
       const bool joined = measures() || o_.from.size() > 1;
       for (json_row& row : joined ? rows_with_origin(saved) : rows_of(saved)) {
         if (joined && !row.contains("from")) row["from"] = path;
@@ -142,6 +146,7 @@ class comparison {
           if (!fact.value().is_array() && fact.key() != "best" && fact.key() != "against")
             document_[fact.key()] = fact.value();
     }
+    if (ranks.size() == 1) ranks_ = *ranks.begin();
     if (o_.resume.empty()) return;
     resumed_.emplace(o_.resume, empty_document(settings_of(o_)));
     for (const std::string& note : resumed_->notes()) console_.line("note: --resume " + note);
@@ -318,11 +323,12 @@ class comparison {
       std::ranges::copy(resumed_->rows(), std::back_inserter(rows_));
       for (const ordered_json& facts : resumed_->subjects()) document_["subjects"].push_back(facts);
     }
-    total_list totals = totals_of(rows_);
+    total_list totals = totals_of(rows_, ranks_);
     if (o_.book.empty())
       for (const std::string& text : totals.incomplete) console_.line("note: no total of " + text);
     else
-      std::ranges::move(book_totals(rows_, "book " + o_.book, canonical_of_book()), std::back_inserter(totals.totals));
+      std::ranges::move(book_totals(rows_, "book " + o_.book, canonical_of_book(), ranks_),
+                        std::back_inserter(totals.totals));
     try {
       if (questions_.best) document_["best"] = find_best(rows_, *questions_.best);
       document_["rows"] = questions_.shown.apply(rows_);
@@ -408,6 +414,7 @@ class comparison {
   std::optional<resumed_run> resumed_;
   std::optional<book> book_;
   std::vector<json_row> rows_;
+  uint64_t ranks_ = 0;  // of all rows; 0: they differ, or a saved file has none
   measured measured_;
   int signal_ = 0;
 };

@@ -22,6 +22,9 @@ struct step_costs {
   double dense_bytes = 0;
 };
 
+// What each rank sends to all others before any writes: the agreement of a gather.
+inline constexpr double agreement_bytes = 256;
+
 // A ring all-reduce: 2 (n - 1) messages of bytes / n, one after another. Additions are not counted.
 double ring_ns(double bytes, uint32_t ranks, const link& l);
 

@@ -119,13 +119,12 @@ class readable_document {
 
   // Totals first. Many rows of many tensors are left out if nobody asked for them.
   std::string tables() {
+    sums_ = together(of_inputs(rows_, totals_), net_.ranks);
     if (request_.together && !request_.wide && !request_.asked) {
-      sums_ = together(of_inputs(rows_, totals_));
       for (json_row& row : sums_) row["input"] = input_names(), row["tensor"] = nullptr;  // (of several files)
       style_.winner = winner_of(sums_);
       return rows_table(sums_, style_);
     }
-    sums_ = together(of_inputs(rows_, totals_));
     const size_t shown =
         static_cast<size_t>(std::ranges::count_if(rows_, [](const json_row& r) { return !is_memcpy(r); }));
     if (totals_.empty()) {

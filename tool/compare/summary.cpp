@@ -46,8 +46,11 @@ std::string numbers(const json_row& row) {
   return smaller_text(row) + error_text(row) + (time ? ", " + duration(time->middle) : "");
 }
 
+// Whether rows have a verdict on a link, of which "unknown" has no step.
 bool has_link(std::span<const json_row> rows) {
-  return std::ranges::any_of(rows, [](const json_row& row) { return number_in(row, "step_ns").has_value(); });
+  return std::ranges::any_of(rows, [](const json_row& row) {
+    return number_in(row, "step_ns").has_value() || !text_of(row, "verdict").empty();
+  });
 }
 
 // A plan of the row; none if a saved row names codecs that are not here.
@@ -116,13 +119,23 @@ std::string pays_text(std::span<const json_row> rows, const link_facts& net, con
                       const std::string& name) {
   const std::string among = net.ranks ? fmt::format(" among {} ranks", net.ranks) : "";
   if (!has_link(rows)) {
-    if (!winner) return "none, on no link" + among + ", against an all-reduce of dense bf16";
-    return fmt::format("below {}: {}", speed_text(*number_in(*winner, "pays_below_bf16")), name);
+    if (winner) return fmt::format("below {}: {}", speed_text(*number_in(*winner, "pays_below_bf16")), name);
+    const bool never = std::ranges::all_of(
+        rows, [](const json_row& row) { return is_memcpy(row) || number_in(row, "pays_below_bf16") == 0.0; });
+    return (never ? "none, on no link" : "unknown") + among + ", against an all-reduce of dense bf16";
   }
-  const auto paying = std::ranges::count_if(rows, [](const json_row& r) { return text_of(r, "verdict") == "pays"; });
-  const auto all = std::ranges::count_if(rows, [](const json_row& row) { return !is_memcpy(row); });
-  if (!winner) return fmt::format("none of {} plans, on {}{}", all, net.text, among);
-  return fmt::format("{} of {} plans, on {}{}; the shortest step, {}: {}", paying, all, net.text, among,
+  const auto count = [&](auto&& verdicts) {
+    return std::ranges::count_if(
+        rows, [&](const json_row& row) { return !is_memcpy(row) && verdicts(text_of(row, "verdict")); });
+  };
+  const auto paying = count([](const std::string& verdict) { return verdict == "pays"; });
+  const auto known = count([](const std::string& verdict) { return !verdict.empty() && verdict != "unknown"; });
+  const auto unknown = count([](const std::string&) { return true; }) - known;
+  std::string on = "on " + net.text + among;
+  if (known == 0) return "unknown, " + on + ": not modelled";
+  if (unknown > 0) on += fmt::format(", {} unknown", unknown);
+  if (!winner) return fmt::format("none of {} plans, {}", known, on);
+  return fmt::format("{} of {} plans, {}; the shortest step, {}: {}", paying, known, on,
                      duration(*number_in(*winner, "step_ns")), name);
 }
 
@@ -133,7 +146,7 @@ std::string link_words(const std::string& text, double bits_per_second) {
   return in_bytes ? text + " = " + speed_text(bits_per_second) : text;
 }
 
-std::vector<json_row> together(std::span<const json_row> rows) {
+std::vector<json_row> together(std::span<const json_row> rows, uint64_t ranks) {
   rows_by_plan by_plan;
   for (const json_row& row : rows)
     if (!is_memcpy(row)) by_plan.add(row);
@@ -145,7 +158,7 @@ std::vector<json_row> together(std::span<const json_row> rows) {
       sums.push_back(*of_plan[0]);
       continue;
     }
-    sums.push_back(combine(of_plan));
+    sums.push_back(combine(of_plan, ranks));
     for (const char* const column : {"pays_below", "pays_below_bf16"}) {
       std::optional<double> lowest;
       bool known = true;

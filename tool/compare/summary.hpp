@@ -10,7 +10,7 @@
 namespace dr::compare {
 
 // A row per plan that all subjects have: their sum, as for totals. What pays for each of them, pays: pays_below is the least.
-std::vector<json_row> together(std::span<const json_row> rows);
+std::vector<json_row> together(std::span<const json_row> rows, uint64_t ranks);
 
 struct link_facts {
   uint64_t ranks = 0;  // 0: unknown

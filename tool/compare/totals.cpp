@@ -12,17 +12,24 @@
 #include <tuple>
 
 #include "deepreduce/deepreduce.hpp"
+#include "link_model.hpp"
 #include "tool/show/json_number.hpp"
 
 namespace dr::compare {
 namespace {
 
-// Whether the plan names an exchange, so that the formula of a gather does not apply.
-bool has_exchange(const std::string& plan) try {
-  const parsed_stages parsed(plan);
-  return find_stage(parsed.stages(), "exchange") != nullptr;
-} catch (const error&) {  // a saved row may contain anything
-  return false;
+struct stage_words {
+  std::string name, text;  // "owner", "exchange=owner"; "": the plan has no such stage
+};
+
+stage_words stage_of(const json_row& row, const char* role) {
+  try {
+    const parsed_stages parsed(text_of(row, "plan"));
+    const dr_stage* const stage = find_stage(parsed.stages(), role);
+    return stage ? stage_words{stage->name, stage->text} : stage_words{};
+  } catch (const error&) {  // a saved row may contain anything
+    return {};
+  }
 }
 
 using row_list = std::span<const json_row* const>;
@@ -119,24 +126,41 @@ json_row verdict(row_list rows) {
   return mine + side < best ? "pays" : mine - side > best ? "slower" : "even";
 }
 
-// For a gather, whose break-even rate is (bytes saved) / (computing): the mean weighted by computing. For another exchange
-// the common value of all rows.
-json_row break_even(row_list rows, const std::string& column) {
-  double above = 0, below = 0;
-  for (const json_row* row : rows) {
-    const auto rate = number_in(*row, column);
-    if (!rate || *rate <= 0 || has_exchange(text_of(*row, "plan"))) return in_common(rows, column);
-    double computing = 0;
-    for (const char* const time : measured_times) computing += number_in(*row, time).value_or(0);
-    above += *rate * computing;
-    below += computing;
-  }
-  return ratio(above, below);
+// What a step sends less than a dense ring, by the formulas of link_model.hpp: of a row that pays at no speed, so at most 0.
+std::optional<double> saved_bits(const json_row& row, bool half, double ranks) {
+  const auto d = number_in(row, "d"), bytes = number_in(row, "bytes");
+  const std::string type = text_of(row, "dtype");
+  if (!d || !bytes || ranks < 1 || (type != "f32" && type != "f16" && type != "bf16")) return std::nullopt;
+  const double dense = 2 * (half || type != "f32" ? 2 : 4) * *d / ranks;
+  const std::string transform = stage_of(row, "transform").name;
+  const bool factors = !transform.empty() && transform != "dct";
+  const double sent = factors ? 2 * *bytes / ranks : *bytes + agreement_bytes;
+  return std::min(0.0, 8e9 * (ranks - 1) * (dense - sent));
 }
 
-json_row total_cell(row_list rows, const std::string& column) {
+json_row break_even(row_list rows, const std::string& column, uint64_t ranks) {
+  const json_row common = in_common(rows, column), lowest = least(rows, column);
+  const std::string exchange = stage_of(*rows.front(), "exchange").text;
+  double above = 0, below = 0;
+  bool gathers = exchange.empty() && lowest.is_number();
+  for (const json_row* row : rows) {
+    const auto rate = number_in(*row, column);
+    if (!rate || stage_of(*row, "exchange").text != exchange) return common;
+    double computing = 0;
+    for (const char* const time : measured_times) computing += number_in(*row, time).value_or(0);
+    const auto saved =
+        *rate > 0 ? *rate * computing : saved_bits(*row, column.ends_with("_bf16"), static_cast<double>(ranks));
+    gathers &= saved.has_value();
+    above += saved.value_or(0);
+    below += computing;
+  }
+  if (gathers) return ratio(std::max(above, 0.0), below);
+  return exchange.empty() || lowest == 0 ? common : lowest;
+}
+
+json_row total_cell(row_list rows, const std::string& column, uint64_t ranks) {
   if (column == "verdict") return verdict(rows);
-  if (column.starts_with("pays_below")) return break_even(rows, column);
+  if (column.starts_with("pays_below")) return break_even(rows, column, ranks);
   if (column == "rounds") return least(rows, column);
   if (is_sum(column)) return sum(rows, column);
   if (column.ends_with("_ns_spread")) return spread(rows, column);
@@ -160,10 +184,10 @@ std::string text_of(const json_row& row, const char* column) {
   return cell != row.end() && cell->is_string() ? cell->get<std::string>() : std::string();
 }
 
-json_row combine(row_list rows) {
+json_row combine(row_list rows, uint64_t ranks) {
   json_row total;
   for (const auto& cell : rows.front()->items())
-    if (!cell.value().is_structured()) total[cell.key()] = total_cell(rows, cell.key());
+    if (!cell.value().is_structured()) total[cell.key()] = total_cell(rows, cell.key(), ranks);
   total["tensors"] = rows.size();
   const json_row* worst = nullptr;
   for (const json_row* row : rows)
@@ -201,7 +225,7 @@ std::vector<const json_row*> rows_by_plan::of(const std::string& plan) const {
   return rows;
 }
 
-total_list totals_of(std::span<const json_row> all) {
+total_list totals_of(std::span<const json_row> all, uint64_t ranks) {
   using group_key = std::tuple<std::string, json_row, cut, std::string>;  // input, step, cut, run
   std::vector<group_key> order;
   std::map<group_key, rows_by_plan> groups;
@@ -218,7 +242,7 @@ total_list totals_of(std::span<const json_row> all) {
     for (const std::string& plan : group.plans) {
       const std::vector<const json_row*> rows = group.of(plan);
       if (rows.size() == tensors)
-        list.totals.push_back(combine(rows));
+        list.totals.push_back(combine(rows, ranks));
       else
         list.incomplete.push_back(fmt::format("{}: {}: {} row{} of {} tensors", std::get<0>(key), plan, rows.size(),
                                               rows.size() == 1 ? "" : "s", tensors));
@@ -228,7 +252,7 @@ total_list totals_of(std::span<const json_row> all) {
 }
 
 std::vector<json_row> book_totals(std::span<const json_row> all, const std::string& plan,
-                                  const std::function<std::string(const std::string&)>& plan_of) {
+                                  const std::function<std::string(const std::string&)>& plan_of, uint64_t ranks) {
   std::map<std::pair<std::string, json_row>, std::map<std::string, const json_row*>> inputs;
   std::map<std::string, std::string> plans;  // of tensors
   for (const json_row& row : all) {
@@ -242,7 +266,7 @@ std::vector<json_row> book_totals(std::span<const json_row> all, const std::stri
   for (const auto& [key, tensors] : inputs) {
     std::vector<const json_row*> rows;
     for (const auto& [tensor, row] : tensors) rows.push_back(row);
-    totals.push_back(combine(rows));
+    totals.push_back(combine(rows, ranks));
     totals.back()["plan"] = plan;
   }
   return totals;

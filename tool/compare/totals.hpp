@@ -7,7 +7,8 @@
 //   ratios      from the sums: relative_volume, bits per nonzero
 //   X_ns_spread of the sum of independent times: √Σ(spread · time)² / Σ time
 //   verdict     of the summed steps, dense steps and spreads
-//   pays_below  of gathers one after another: Σ bits saved / Σ computing
+//   pays_below  of gathers, or of rings of factors, one after another: Σ bits saved / Σ computing; of another exchange that all
+//               rows share, the least rate: below it all pay. null: a row's rate is unknown, or one of that exchange is 0
 //   others      the common value of all rows, else null
 // and further: tensors (their number), worst_tensor and worst_error (the largest total_error).
 #pragma once
@@ -44,8 +45,8 @@ std::optional<double> number_in(const json_row& row, const std::string& column);
 std::string printed(const json_row& cell);                                        // as JSON; invalid UTF-8 is replaced
 std::string text_of(const json_row& row, const char* column);                     // "" if absent or null
 
-// At least one row, of one plan.
-json_row combine(std::span<const json_row* const> rows);
+// At least one row, of one plan. ranks: of the exchange; 0: unknown, as is pays_below then where it is 0 in some rows only.
+json_row combine(std::span<const json_row* const> rows, uint64_t ranks);
 
 // Rows of tensors by plan; the last row per tensor and plan.
 struct rows_by_plan {
@@ -65,10 +66,10 @@ struct total_list {
 };
 
 // A total per plan and input (and step and run) with several tensors, if the plan has a row for every tensor.
-total_list totals_of(std::span<const json_row> all);
+total_list totals_of(std::span<const json_row> all, uint64_t ranks);
 
 // A total of a plan book per input (and step): of the rows of this run that have their tensor's plan of the book.
 std::vector<json_row> book_totals(std::span<const json_row> all, const std::string& plan,
-                                  const std::function<std::string(const std::string& tensor)>& plan_of);
+                                  const std::function<std::string(const std::string& tensor)>& plan_of, uint64_t ranks);
 
 }  // namespace dr::compare

@@ -73,11 +73,20 @@ function verdictOfSums(all, list) {
   return all.step_ns + side < dense ? "pays" : all.step_ns - side > dense ? "slower" : "even";
 }
 
-// Of gathers: the bits that all save by the computing of all. Of another exchange only what all rows have.
+// What a step sends less than a dense ring, of a row that pays at no speed, so at most 0; NaN: unknown.
+function savedBits(row, name) {
+  const width = { f32: name === "pays_below" ? 4 : 2, f16: 2, bf16: 2 }[row.dtype], ranks = row.from ? NaN : measured.ranks ?? NaN;
+  const factors = row.stages.has("transform") && codec(row.stages.get("transform")) !== "dct", dense = 2 * width * row.d / ranks;
+  return Math.min(0, 8e9 * (ranks - 1) * (dense - (factors ? 2 * row.bytes / ranks : row.bytes + 256)));
+}
+// Of gathers: the bits that all save by the computing of all. Of another exchange the least rate, below which all pay.
 function paysBelow(list, name) {
-  if (list[0].stages.has("exchange") || !list.every((row) => row[name] > 0)) return inCommon(list, name);
+  const common = inCommon(list, name), exchange = list[0].stages.get("exchange");
+  if (!list.every((row) => isNumber(row[name]) && row.stages.get("exchange") === exchange)) return common;
+  if (exchange) return list.every((row) => row[name] > 0) ? Math.min(...list.map((row) => row[name])) : common;
   const computing = (row) => sum(COMPUTING, (time) => row[time] ?? 0), all = sum(list, computing);
-  return all > 0 ? sum(list, (row) => row[name] * computing(row)) / all : null;
+  const saved = sum(list, (row) => row[name] > 0 ? row[name] * computing(row) : savedBits(row, name));
+  return Number.isNaN(saved) ? common : all > 0 ? Math.max(0, saved) / all : null;
 }
 
 // A plan over several tensors: bytes and times add up, errors as energies do.
