@@ -62,6 +62,21 @@ def test_scipys_matrices_are_what_scipy_says_they_are(tmp_path):
     assert "format 'bsr' is not read; save x.tocsr()" in refusal("compare", tmp_path / "m.npz", "--plan", EXACT)
 
 
+def test_two_tensors_that_rows_would_show_alike_are_refused_and_may_be_joined(tmp_path):
+    """Their total had one of them."""
+    numpy.savez(tmp_path / "g.npz", **{"w": numpy.ones(3000, "f4"), "v": numpy.ones(2000, "f4"), "w.indices": numpy.arange(0, 5000, 10),
+                                       "w.values": numpy.ones(500, "f4"), "w.shape": [5000]})  # fmt: skip
+    for how in ("--per-tensor", "--tensor=w"):
+        assert "two tensors have the name 'w' in rows" in refusal("compare", tmp_path / "g.npz", how, "--plan", NO_SPARSIFIER)
+    assert rows_of(compare(tmp_path / "g.npz", "--tensor", "v", plans=(NO_SPARSIFIER,)))[0]["d"] == 2000
+    for how, d in (("--batch", 10000), ("--flat", 10000)):
+        row, = rows_of(compare(tmp_path / "g.npz", how, plans=(NO_SPARSIFIER,)))
+        assert row["d"] == d
+    # One file given twice has none.
+    numpy.savez(tmp_path / "h.npz", w=numpy.ones(3000, "f4"), v=numpy.ones(2000, "f4"))
+    assert len(rows_of(compare(tmp_path / "h.npz", tmp_path / "h.npz", "--per-tensor", plans=(NO_SPARSIFIER,)))) == 4
+
+
 def test_what_is_stored_as_sparse_is_not_sparsified_again(tmp_path):
     """A fifth of it is there, which in a dense array would be dense."""
     there = numpy.arange(0, 4000, 5)

@@ -233,9 +233,12 @@ def test_tensors_are_picked_by_glob_and_joined_if_asked(bundled):
 def test_names_beyond_ascii_are_picked_by_their_own_letters(tmp_path):
     file = tmp_path / "g.npz"
     write_npz(file, schicht_ü=write_npy(tmp_path / "g.npy", [1.0] * 2000))
-    for glob in ("schicht_ü", "*ü", r"schicht_\\u00fc"):  # the last as it is printed, with a glob's own escape
-        row, = rows_of(compare(file, "--tensor", glob))
-        assert row["tensor"] == "schicht_\\u00fc"
+    for glob in ("schicht_ü", "*ü", "schicht_?", "schicht_[äü]", r"schicht_\\u00fc"):  # the last as it is printed, with a glob's own escape
+        for locale in ("C", "C.UTF-8"):
+            row, = rows_of(compare(file, "--tensor", glob, env={**os.environ, "LC_ALL": locale}))
+            assert row["tensor"] == "schicht_\\u00fc"
+    write_npz(file, **{'b"q': tmp_path / "g.npy"})
+    assert rows_of(compare(file, "--tensor", "b?q"))[0]["tensor"] == 'b\\"q'
 
 
 def test_a_file_without_float_arrays_says_what_it_has_instead(tmp_path):

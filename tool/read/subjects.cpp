@@ -2,6 +2,7 @@
 
 #include <fmt/core.h>
 #include <fnmatch.h>
+#include <locale.h>
 #include <zlib.h>
 
 #include <algorithm>
@@ -10,6 +11,7 @@
 #include <functional>
 #include <iterator>
 #include <numeric>
+#include <set>
 #include <span>
 #include <utility>
 
@@ -106,10 +108,13 @@ void join(std::vector<tensor> tensors, std::vector<tensor>& out) {
   }
 }
 
-// Names are stored as printed, with escapes; a glob matches either form.
-bool matches(const std::string& glob, const std::string& name) {
-  return fnmatch(glob.c_str(), name.c_str(), 0) == 0 ||
-         fnmatch(printable(glob).c_str(), name.c_str(), FNM_NOESCAPE) == 0;
+// A glob matches the name as the file has it, or as it is printed, with escapes. A `?` is a character of UTF-8 in any locale.
+bool matches(const std::string& glob, const tensor& t) {
+  static const locale_t utf8 = ::newlocale(LC_CTYPE_MASK, "C.UTF-8", nullptr);
+  const locale_t before = utf8 == nullptr ? nullptr : ::uselocale(utf8);
+  const bool found = fnmatch(glob.c_str(), t.raw_name.c_str(), 0) == 0 || fnmatch(glob.c_str(), t.name.c_str(), 0) == 0;
+  if (before != nullptr) ::uselocale(before);
+  return found;
 }
 
 // Drops tensors that no glob matches. `matched`: globs with a match; `names`: all names.
@@ -120,7 +125,7 @@ void pick(std::vector<tensor>& tensors, const std::vector<std::string>& globs, s
   std::erase_if(tensors, [&](const tensor& t) {
     bool matches_any = false;
     for (size_t i = 0; i < globs.size(); ++i)
-      if (matches(globs[i], t.name)) matches_any = matched[i] = true;
+      if (matches(globs[i], t)) matches_any = matched[i] = true;
     return !matches_any;
   });
 }
@@ -186,6 +191,17 @@ void for_each_file(const subject_options& options, console& console, F&& f) {
   throw input_error(text + (why.size() > 4 ? fmt::format("… ({} in all); ", why.size()) : "") + "nothing to compare");
 }
 
+// Rows of two tensors of one name could not be told apart.
+void demand_names(std::span<const tensor> of_file) {
+  std::set<std::string> names;
+  for (const tensor& t : of_file)
+    if (!names.insert(t.name).second)
+      throw input_error(fmt::format(
+          "{}: two tensors have the name '{}' in rows, which cannot tell them apart: rename one, or compare them "
+          "joined or with --batch",
+          t.input, t.name));
+}
+
 // Describes how a step's tensors differ from `like`.
 void demand_alike(const subject& s, const subject& like) {
   const auto differ = [](const tensor& a, const tensor& b) {
@@ -205,7 +221,10 @@ void demand_alike(const subject& s, const subject& like) {
 
 }  // namespace
 
-std::vector<tensor> read_subjects(const subject_options& options, console& console) {
+namespace {
+
+// named: what comes of a tensor goes by its name.
+std::vector<tensor> read_tensors(const subject_options& options, console& console, bool named) {
   std::vector<tensor> subjects;
   const bool joined = options.flat || (!options.per_tensor && options.globs.empty());
   std::vector<std::string> left_out;
@@ -213,6 +232,7 @@ std::vector<tensor> read_subjects(const subject_options& options, console& conso
     drop_small(group, 1, "without elements", console, left_out);
     if (options.per_tensor && options.globs.empty())
       drop_small(group, smallest_tensor, "of less than 1000 elements (--tensor selects them)", console, left_out);
+    if (!joined && named) demand_names(group);
     if (joined)
       join(std::move(group), subjects);
     else
@@ -221,6 +241,12 @@ std::vector<tensor> read_subjects(const subject_options& options, console& conso
   if (subjects.empty()) refuse_nothing(left_out);
   for (const std::string& input : left_out) console.line("note: " + input);
   return subjects;
+}
+
+}  // namespace
+
+std::vector<tensor> read_subjects(const subject_options& options, console& console) {
+  return read_tensors(options, console, false);
 }
 
 std::vector<subject> read_batches(const subject_options& options, console& console) {
@@ -239,7 +265,7 @@ std::vector<subject> read_batches(const subject_options& options, console& conso
 std::vector<subject> read_frames(const subject_options& options, console& console) {
   if (options.batch) return read_batches(options, console);
   std::vector<subject> subjects;
-  for (tensor& t : read_subjects(options, console)) subjects.emplace_back().push_back(std::move(t));
+  for (tensor& t : read_tensors(options, console, true)) subjects.emplace_back().push_back(std::move(t));
   return subjects;
 }
 

@@ -27,7 +27,7 @@ struct subject_options {
 std::vector<tensor> read_subjects(const subject_options& options, console& console);
 std::vector<subject> read_batches(const subject_options& options, console& console);
 
-// One or the other, by options.batch.
+// One or the other, by options.batch; for rows, so that two tensors of a file with one name are an input_error.
 std::vector<subject> read_frames(const subject_options& options, console& console);
 
 // Concatenates tensors of one type; tensors that are adjacent in a file are not copied.
