@@ -220,6 +220,23 @@ def test_errors_are_of_the_datas_tensors_by_their_elements(tmp_path):
     assert (1 - 30_000 / 62_000) ** 0.5 * 0.9 < errors[low] < (32_000 / 62_000) ** 0.5
 
 
+def test_the_error_of_a_transform_is_that_of_matrices(tmp_path):
+    """Of vectors it was 0, by which predict recommended it for matrices."""
+    random = numpy.random.default_rng(3)
+    numpy.save(tmp_path / "v.npy", random.standard_normal(5000).astype("f4"))
+    matrix = random.standard_normal((60, 70)).astype("f4")
+    numpy.savez(tmp_path / "m.npz", m=matrix)
+    numpy.savez(tmp_path / "mv.npz", m=matrix, v=random.standard_normal(5000).astype("f4"))
+    low, exact = "transform=lowrank(rank=2)", "index=all value=raw"
+    errors = {}
+    for file in ("v.npy", "m.npz", "mv.npz"):
+        words = ("--plan", low, "--plan", exact, "--data", tmp_path / file, "--sizes", "1024", "--time", "0", "-o", tmp_path / "profile.json")
+        printed = run("calibrate", *words).stderr.decode()
+        errors[file] = {error["plan"]: error["error"] for error in valid(json.loads((tmp_path / "profile.json").read_text()))["errors"]}
+        assert ("no matrix of 1,000 elements or more" in printed and "errors of 1 of 2 plans are unknown" in printed) == (file == "v.npy")
+    assert errors["v.npy"] == {exact: 0} and errors["m.npz"] == errors["mv.npz"] and 0.5 < errors["m.npz"][low] < 1
+
+
 @pytest.mark.parametrize("value", [numpy.nan, numpy.inf])
 def test_errors_of_data_that_are_not_finite_are_unknown(value, tmp_path):
     """They were 0 for a NaN, by which the smallest plan was recommended, and for an infinity null, which predict refuses."""

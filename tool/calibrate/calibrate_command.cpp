@@ -177,7 +177,8 @@ int run_calibrate(const calibrate_options& o) {
   const timing_settings settings{o.seconds, o.seed, uint64_t{o.evicted_mib} << 20};
   auto costs = ordered_json::array(), frames = ordered_json::array(), errors = ordered_json::array();
   disturbance busy;
-  size_t unknown_errors = 0;
+  const bool has_matrix = std::ranges::any_of(data.tensors, [](const auto& t) { return t.shape.size() > 1; });
+  size_t not_finite = 0, without_matrix = 0;  // plans of unknown errors
   int status = 0;
   const uint64_t n =
       data.by_input.empty() ? growth_size(data.pool.values.size(), sizes.back()) : data.by_input[0].size();
@@ -205,7 +206,7 @@ int run_calibrate(const calibrate_options& o) {
       costs.push_back(cost_json(plans[i], "decode", decode, busy));
       if (!add.empty()) costs.push_back(cost_json(plans[i], "add", add, busy));
       if (std::isnan(error))
-        ++unknown_errors;
+        ++(transforms && !has_matrix ? without_matrix : not_finite);
       else
         errors.push_back({{"plan", plans[i]}, {"error", error}});
     } catch (const compare::interrupted& e) {
@@ -216,9 +217,13 @@ int run_calibrate(const calibrate_options& o) {
       status = 1;
     }
   console.clear();
-  if (unknown_errors)
-    console.line(fmt::format("note: {} has values that are NaN or infinite: errors of {} of {} plans are unknown",
-                             data.pool.name, unknown_errors, plans.size()));
+  const auto note_unknown = [&](size_t count, const char* why) {
+    if (count > 0)
+      console.line(
+          fmt::format("note: {} {}: errors of {} of {} plans are unknown", data.pool.name, why, count, plans.size()));
+  };
+  note_unknown(not_finite, "has values that are NaN or infinite");
+  note_unknown(without_matrix, "has no matrix of 1,000 elements or more, and a transform sends vectors unchanged");
   if (const std::string note = busy.note(); !note.empty()) console.line("note: " + note);
   const ordered_json profile{
       {"schema", "deepreduce-profile-1"},

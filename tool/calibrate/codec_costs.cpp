@@ -7,6 +7,7 @@
 #include <chrono>
 #include <cmath>
 #include <cstring>
+#include <limits>
 #include <optional>
 #include <stdexcept>
 
@@ -173,11 +174,13 @@ costs_at measure_factors_at(context& c, const plan& p, const gradient_pool& data
 }
 
 double error_of(context& c, const plan& p, std::span<const compare::tensor> tensors, uint64_t seed) {
+  const bool transforms = compare::is_transform(std::string(p.text()));
   double squares = 0, all = 0;
   for (const compare::tensor& t : tensors) {
+    if (transforms && t.shape.size() < 2) continue;
     std::vector<float> g(t.elements), arrived(t.elements);
     std::memcpy(g.data(), t.data.data(), 4 * t.elements);
-    if (compare::is_transform(std::string(p.text()))) {
+    if (transforms) {
       compare::factors(c, p, std::span(&t, 1), seed).round(std::span(&t, 1), arrived);
     } else {
       bench b(c, p, g);
@@ -194,7 +197,7 @@ double error_of(context& c, const plan& p, std::span<const compare::tensor> tens
     if (lost != 0 && energy != 0) squares += n * compare::quotient(lost, energy);
     all += n;
   }
-  return all > 0 ? std::sqrt(squares / all) : 0;
+  return all > 0 ? std::sqrt(squares / all) : std::numeric_limits<double>::quiet_NaN();
 }
 
 std::vector<std::pair<uint32_t, double>> sum_growth(context& c, const plan& p, const gradient_pool& data,

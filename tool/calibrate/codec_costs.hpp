@@ -58,7 +58,8 @@ costs_at measure_factors_at(context& c, const plan& p, const gradient_pool& data
                             const timing_settings& settings);
 
 // |g - c| / |g| of one step without a residual: root mean square over the tensors, weighted by elements.
-// NaN: unknown, because a value that is NaN or infinite counts in it.
+// Of a transform over the matrices, since it sends a vector unchanged. NaN: unknown, because a value that is NaN or infinite
+// counts in it, or because there is no matrix.
 double error_of(context& c, const plan& p, std::span<const compare::tensor> tensors, uint64_t seed);
 
 }  // namespace dr::calibrate
