@@ -70,6 +70,13 @@ def test_its_factors_go_through_a_ring(gradients):
     computing = row["encode_ns"] + row["merge_ns"]
     for column, size in (("pays_below", 4), ("pays_below_bf16", 2)):
         assert row[column] == pytest.approx(16e9 * 7 / 8 * max(0, size * row["d"] - row["bytes"]) / computing, rel=1e-3)
+    for tensors, rings in (("*", 2), ("bias", 1)):  # the latency of each; without a matrix there is one
+        row, = (row for (_, plan), row in rows_of(gradients[0], "--tensor", tensors, "--flat", "--link", "10Mb/s,1ms", "--plan", LOWRANK).items())
+        ring = rings * 14 * 1e6 + 14 / 8 * row["bytes"] * 8e9 / 1e7
+        assert row["step_ns"] == pytest.approx(row["encode_ns"] + row["merge_ns"] + ring, rel=1e-6)
+        assert row["verdict"] == ("pays" if row["step_ns"] < row["bf16_step_ns"] else "slower") and row["gather_step_ns"] is None
+    table = run("compare", gradients[0], "--link", "10Mb/s", "--plan", LOWRANK, "--plan", EIGHT, "--repeat", 2).stdout.decode()
+    assert "below" not in table and " of 2 plans, on 10Mb/s" in table
 
 
 def test_its_rows_take_part_in_budgets(gradients, tmp_path):

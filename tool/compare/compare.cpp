@@ -108,7 +108,7 @@ class measurement {
     copy_ns_.clear();
     for (const auto& x : runs_) {
       x->report_times(x->facts.times);
-      x->transforms ? add_factors_model(x->facts) : add_model(x->facts, x->reading);
+      x->transforms ? add_factors_model(x->facts, x->rings()) : add_model(x->facts, x->reading);
       result_.rows.push_back(std::move(x->facts));
     }
   }
@@ -359,14 +359,15 @@ class measurement {
   // ---- The model of a link ----------------------------------------------------------------------------
 
   // side: -1 and 1 are the ends of the measured spread.
+  static double at(const timing& t, double side) { return t.median * std::max(0.0, 1 + side * t.spread / 2); }
+
   step_costs costs_of(const row& r, const plan_reading& p, double dense_bytes, double side) const {
-    const auto at = [side](const timing& t) { return t.median * std::max(0.0, 1 + side * t.spread / 2); };
     // Without a sparsifier the support of the sum grows with the ranks, at most to all elements.
     const double max_growth =
         static_cast<double>(r.d) / static_cast<double>(std::max<uint64_t>(r.support.value_or(0), 1));
     const double growth = !p.sparsifies ? std::min<double>(settings_.ranks, max_growth) : 1;
-    return {static_cast<double>(r.d), at(r.times.sparsify) + at(r.times.encode),
-            at(r.times.merge),        static_cast<double>(r.sizes.total),
+    return {static_cast<double>(r.d), at(r.times.sparsify, side) + at(r.times.encode, side),
+            at(r.times.merge, side),  static_cast<double>(r.sizes.total),
             std::max(growth, 1.0),    dense_bytes};
   }
 
@@ -376,8 +377,18 @@ class measurement {
     return bytes;
   }
 
-  // Of a transform, whose factors go through a ring like the dense tensor.
-  void add_factors_model(row& r) const {
+  // The step, and its verdict from the steps at the ends of the measured spread. step_at: by a side of costs_of.
+  template <class F>
+  void add_step(row_model& m, double dense_bytes, double half_bytes, F&& step_at) const {
+    m.step_ns = step_at(0);
+    m.dense_step_ns = ring_ns(dense_bytes, settings_.ranks, *settings_.over);
+    m.bf16_step_ns = ring_ns(half_bytes, settings_.ranks, *settings_.over);
+    const double best = std::min(m.dense_step_ns, m.bf16_step_ns);
+    m.verdict = std::isnan(m.step_ns) ? "unknown" : step_at(1) < best ? "pays" : step_at(-1) > best ? "slower" : "even";
+  }
+
+  // Of a transform, whose factors go through rings like the dense tensor, one after the other.
+  void add_factors_model(row& r, uint32_t rings) const {
     const double n = settings_.ranks, computing = r.times.encode.median + r.times.merge.median;
     const auto below = [&](double bytes) {
       const double saved = 16e9 * (n - 1) / n * (bytes - static_cast<double>(r.sizes.total));  // bits · ns / s
@@ -385,6 +396,11 @@ class measurement {
     };
     r.model.pays_below = below(dense_bytes());
     r.model.pays_below_bf16 = below(2 * static_cast<double>(r.d));
+    if (!settings_.over) return;
+    add_step(r.model, dense_bytes(), 2 * static_cast<double>(r.d), [&](double side) {
+      const double ring = ring_ns(static_cast<double>(r.sizes.total) / rings, settings_.ranks, *settings_.over);
+      return at(r.times.encode, side) + at(r.times.merge, side) + rings * ring;
+    });
   }
 
   void add_model(row& r, const plan_reading& p) const {
@@ -397,14 +413,9 @@ class measurement {
     m.pays_below_bf16 = half_bytes < dense_bytes ? pays_below(costs, p.exchange, half_bytes, n) : m.pays_below;
     if (!settings_.over) return;
     const link& l = *settings_.over;
-    m.step_ns = step_ns(costs, p.exchange, n, l);
+    add_step(m, dense_bytes, half_bytes,
+             [&](double side) { return step_ns(costs_of(r, p, dense_bytes, side), p.exchange, n, l); });
     m.gather_step_ns = p.exchange.empty() ? m.step_ns : step_ns(costs, "", n, l);
-    m.dense_step_ns = ring_ns(dense_bytes, n, l);
-    m.bf16_step_ns = ring_ns(half_bytes, n, l);
-    const double best = std::min(m.dense_step_ns, m.bf16_step_ns);
-    const double low = step_ns(costs_of(r, p, dense_bytes, -1), p.exchange, n, l);
-    const double high = step_ns(costs_of(r, p, dense_bytes, 1), p.exchange, n, l);
-    m.verdict = std::isnan(m.step_ns) ? "unknown" : high < best ? "pays" : low > best ? "slower" : "even";
   }
 
   std::span<const subject> gradients_;

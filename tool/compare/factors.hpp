@@ -29,7 +29,7 @@ class factors {
 
   std::vector<std::byte> state() const;
   void set_state(std::span<const std::byte> state);
-  uint64_t matrices() const { return info_.matrices; }
+  uint32_t rings() const { return info_.second > 0 ? 2 : 1; }          // one for each factor that there is
   uint64_t bytes() const { return 4 * (info_.first + info_.second); }  // of both factors
 
  private:

@@ -50,6 +50,7 @@ tensors. L is the latency, D the time of the dense tensor on the link, t that of
   dense_step_ns   ring all-reduce of the dense tensor: 2 (N - 1) (L + D / N). Its additions are not counted
   bf16_step_ns    the same in 16 bits per element; the conversion is not counted
   step_ns         by the plan's exchange= stage, gather if it has none
+                  transform=lowrank: encode + merge + a ring all-reduce of each factor
   gather_step_ns  by gather: sparsify + encode + L + (N - 1) t + merge + L + (N - 1) 256 bytes on the link: the ranks agree
                   before they write
                   The frame of a sum counts as one rank's frame if the plan sparsifies, else as min(N, d / support)

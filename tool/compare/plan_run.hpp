@@ -52,7 +52,8 @@ class plan_run {
   // A round of a transform, from the state of earlier steps; the result is in the bench's `received`.
   void transform();
   void commit_transform() { factor_state_ = factors_->state(); }
-  subject transform_input();   // gradient + residual
+  subject transform_input();  // gradient + residual
+  uint32_t rings() const { return factors_->rings(); }
   void add_transform_sizes();  // to the facts: of the two factors, which have only values
   void add_transform_loss();
 
