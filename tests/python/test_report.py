@@ -307,9 +307,14 @@ def test_it_prints_on_four_pages_and_nothing_is_cut_off(browser, report, tmp_pat
         rows = plan_rows(document)
         document["rows"] = [{**rows[i % len(rows)], "tensor": TENSORS[i % 3], "plan": f"sparsify=topr(ratio=0.05) feedback=residual index=golomb value=uniform_quant(bits={i // 3})", "bytes": 100 + i} for i in range(900)]
 
+    def layers(document):  # of a model of many tensors, by the default plans
+        rows = plan_rows(document)
+        document["rows"] = [{**rows[(i + k) % len(rows)], "tensor": f"layer{i}.attention.weight", "plan": f"sparsify=topr(ratio=0.05) feedback=residual index=golomb value=uniform_quant(bits={k + 2})", "bytes": 100 + i + k}
+                            for i in range(60) for k in range(13)]
+
     wide = "[...document.querySelectorAll('main *')].filter((e) => e.checkVisibility() && e.getBoundingClientRect().right > 704.5).map((e) => e.outerHTML.slice(0, 80))"
-    for page in (report[0], changed(report, tmp_path, many)):
-        browser.open(page)
+    for change in (None, many, layers):
+        browser.open(changed(report, tmp_path, change) if change else report[0])
         printed = base64.b64decode(browser.call("Page.printToPDF", printBackground=True, preferCSSPageSize=True)["data"])
         assert 1 <= len(re.findall(rb"/Type\s*/Page\b", printed)) <= 4
         assert browser.run("document.documentElement.dataset.theme") == "light"

@@ -7,7 +7,7 @@ import pytest
 
 import chromium
 from report_pages import PLANS, TENSORS, TOP, changed, choose, embedded, marks, plan_rows
-from tool_runs import compare, needs_tool, write_npy, write_npz
+from tool_runs import compare, needs_tool, run, write_npy, write_npz
 
 pytestmark = [needs_tool, pytest.mark.skipif(not chromium.PROGRAM, reason="there is no chromium here ('./dev setup all' installs it)")]
 
@@ -158,6 +158,24 @@ def test_no_folder_is_in_the_page(tmp_path):
     compare(*files, wave(tmp_path, "other", 2000), "--report", page, plans=PLANS[:1])
     assert str(tmp_path) not in page.read_text("utf-8")
     assert [row["input"] for row in plan_rows(embedded(page))] == [f"{tmp_path.name}/g.npz", "inner/g.npz", "other.npy"]
+
+
+def test_the_total_of_a_book_is_in_the_page_by_the_books_name(browser, tmp_path):
+    """The page had no plan then, as each lacks tensors, and the book's folder."""
+    inner = tmp_path / "inner"
+    inner.mkdir()
+    file = write_npz(tmp_path / "g.npz", a=wave(tmp_path, "a", 3000), b=wave(tmp_path, "b", 2000))
+    book, page = inner / "x.book", tmp_path / "page.html"
+    book.write_text(f"a: {PLANS[0]}\n*: dense\n", "utf-8")
+    run("compare", file, "--book", book, "--repeat", 2, "--report", page)
+    document = embedded(page)
+    total, = (total for total in document["totals"] if total["plan"].startswith("book "))
+    assert total["plan"] == "book x.book" and str(inner) not in page.read_text("utf-8")
+    browser.open(page)
+    assert browser.run("document.getElementById('best').textContent").startswith("book x.book: the smallest")
+    assert browser.run("document.getElementById('coverage').textContent").startswith("1 plan; on 2 tensors: ")
+    assert "left out" not in browser.run("document.getElementById('coverage').textContent")
+    assert browser.run("document.querySelector('#tiles strong').textContent") == f"×{4 * 5000 / total['bytes']:.3g}" and browser.errors == []
 
 
 def test_the_glossary_explains_each_entry_and_the_table_the_marked_row(browser, report):

@@ -9,6 +9,8 @@ namespace {
 
 using nlohmann::ordered_json;
 
+constexpr std::string_view of_book = "book ";  // before the path, in the plan of a book's total
+
 // The last `count` names of a path; the whole path if it has no more.
 std::string ending(const std::string& path, size_t count) {
   size_t at = path.size();
@@ -27,6 +29,9 @@ void collect(const ordered_json& value, std::set<std::string>& paths) {
     for (const auto& member : value.items()) {
       const std::string& key = member.key();
       if (key == "input" || key == "from" || key == "file") add(member.value());
+      if (key == "plan" && member.value().is_string())
+        if (const auto text = member.value().get<std::string>(); text.starts_with(of_book))
+          add(text.substr(of_book.size()));
       if (key == "plugins" && member.value().is_array())
         for (const ordered_json& plugin : member.value()) add(plugin);
     }
@@ -41,6 +46,9 @@ void rename(ordered_json& value, const std::vector<std::pair<std::string, std::s
     for (const auto& [path, name] : names)
       if (text == path) {
         value = name;
+        return;
+      } else if (text == std::string(of_book) + path) {
+        value = std::string(of_book) + name;
         return;
       } else if (is_message)
         for (size_t at = text.find(path); at != std::string::npos; at = text.find(path, at + name.size()))

@@ -1,5 +1,5 @@
 // The page: what is selected, and what follows from it.
-const mostBars = () => onPaper() ? 24 : 40;
+const mostBars = (printed) => onPaper() ? printed : 40;
 // plan: the one asked for, else the best under the limit. ownLimit: by whoever reads the page. subject: asked for in “The data”.
 const state = { scope: "", step: "", sparsify: "", asked: null, plan: null, limit: null, measure: "relative_l2_error", ownLimit: false, error: "", subject: "" };
 const TENSORS = unique(rows.map((row) => JSON.stringify([row.input, row.tensor]))).map((text) => JSON.parse(text));
@@ -66,7 +66,7 @@ function drawPlans(list) {
     { note: `Relative L2 distance from the ${error.name === "total_error" ? "dense gradient" : "selected values"}.`, empty: list.length ? whyNoError(list, error.name, error.title) : "No rows." });
   scatter("time-chart", points(callTime), bytes, { kind: "time", title: "encode + decode" }, { note: "Medians, without the sparsifier." , empty: "No times." });
 
-  const shortest = [...list].sort((a, b) => a.bytes - b.bytes), some = shortest.slice(0, mostBars());
+  const shortest = [...list].sort((a, b) => a.bytes - b.bytes), some = shortest.slice(0, mostBars(16));
   const cutNote = shortest.length > some.length ? ` The ${some.length} plans of fewest bytes of ${shortest.length}.` : "";
   const items = (cells) => some.map((row) => ({ name: row.plan, short: shortName(row.plan), plan: row.plan, row, cells: cells(row) }));
   const bits = (name) => (row) => row.r > 0 ? 8 * (row[name] ?? 0) / row.r : 0;
@@ -83,7 +83,7 @@ function drawLayers(list) {
   const chosen = list.find((row) => row.plan === state.plan), many = chosen && unique(chosen.parts.map((row) => row.input)).length > 1;
   const parts = chosen && chosen.parts.length > 1 ? [...chosen.parts].sort((a, b) => b.bytes - a.bytes) : [];
   const name = (row) => many ? `${row.input}${row.tensor === "*" ? "" : ` ${row.tensor}`}` : row.tensor;
-  const items = parts.slice(0, mostBars()).map((row) => ({ name: name(row), row, cells: describe(row) }));
+  const items = parts.slice(0, mostBars(12)).map((row) => ({ name: name(row), row, cells: describe(row) }));
   const more = parts.length > items.length ? ` The ${items.length} largest of ${parts.length}.` : "";
   bars("layers-chart", items, [{ title: "bytes", colour: colour("c1"), of: (row) => row.bytes }], "bytes", "bytes",
     { note: items.length ? `${state.plan}.${more}` : "", empty: "One tensor is selected. Select an input of several tensors; compare --per-tensor measures every tensor of a file." });
@@ -136,13 +136,15 @@ function drawLegend(list) {
 }
 
 function update() {
-  const { plans: list, tensors, partial } = totals(rows.filter(stepFilter()).filter((row) => inSelection(row)));
+  const ofPlans = totals(rows.filter(stepFilter()).filter((row) => inSelection(row))), { tensors } = ofPlans;
+  const books = state.scope && JSON.parse(state.scope).length === 1 ? bookTotals.filter(stepFilter()).filter((row) => inSelection(row)) : [];
+  const list = [...ofPlans.plans, ...books], partial = books.length ? 0 : ofPlans.partial;
   const names = [...list].sort((a, b) => a.bytes - b.bytes).map((row) => row.plan);
   const answer = theAnswer(list);
   setLimit(list, answer);
   state.plan = fill($("plan"), names.map((plan) => [plan, plan]), state.asked ?? answer?.total?.plan ?? smallest(list)?.plan);
   $("error").value = state.error || varyingError(list);
-  $("coverage").textContent = [`${list.length} plans`, tensors > 1 ? `on ${tensors} tensors: bytes and times are summed, errors are combined by energy` : "",
+  $("coverage").textContent = [`${list.length} plan${list.length === 1 ? "" : "s"}`, tensors > 1 ? `on ${tensors} tensors: bytes and times are summed, errors are combined by energy` : "",
     partial ? `${partial} plans are left out here because they lack some of these tensors` : ""].filter(Boolean).join("; ") + ".";
   drawResult(list, tensors, answer);
   drawFiles();

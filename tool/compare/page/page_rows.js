@@ -117,6 +117,11 @@ function totals(list) {
   return { plans: whole.map(total), tensors: tensors.size, partial: groups.size - whole.length };
 }
 
+// Of plan books: each tensor has a plan of its own, so that the rows of no plan add up to them.
+const bookTotals = (measured.totals ?? []).filter(({ plan }) => plan.startsWith("book ")).map((all) => ({
+  ...all, stages: new Map(), sparsify: "none", parts: rows.filter((row) => !row.from && row.input === all.input && row.step === all.step),
+}));
+
 // ---- Comparison -----------------------------------------------------------------------------------------
 
 const callTime = (row) => isNumber(row.encode_ns) && isNumber(row.decode_ns) ? row.encode_ns + row.decode_ns : null;
