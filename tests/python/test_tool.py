@@ -267,6 +267,12 @@ def test_output_is_a_whole_file_or_none(tmp_path):
     assert target.read_text() == "kept" and list(tmp_path.iterdir()) == [target]
     message = refusal("compare", SYNTH, "--plan", EXACT, "--repeat", 1, "--output", tmp_path / "no" / "rows.csv")
     assert str(tmp_path / "no" / "rows.csv") in message
+    longest = tmp_path / ("x" * 251 + ".csv")
+    run("compare", SYNTH, "--plan", EXACT, "--repeat", 1, "--output", longest)
+    assert longest.read_text().startswith("input,tensor,") and sorted(tmp_path.iterdir()) == [target, longest]
+    run("compare", SYNTH, "--plan", EXACT, "--repeat", 1, "--output", longest)
+    done = run("compare", SYNTH, "--plan", EXACT, "--output", tmp_path / ("x" * 252 + ".csv"), status=2)
+    assert "File name too long" in done.stderr.decode()
 
 
 def test_tables_fit_their_width():

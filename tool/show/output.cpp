@@ -49,7 +49,7 @@ mode_t usual_mode() {
 }
 
 void replace_file(const std::string& path, std::string_view bytes) {
-  std::string temporary = path + ".XXXXXX";
+  std::string temporary = fs::path(path).parent_path() / ".deepreduce-XXXXXX";  // (path may have the longest name)
   const int file = ::mkstemp(temporary.data());
   if (file < 0) give_up(path);
   try {
@@ -75,6 +75,7 @@ void check_output(const std::string& path) {
   std::error_code error;
   const fs::file_status status = fs::status(path, error);
   if (fs::is_directory(status)) throw output_error("cannot write " + path + ": it is a directory");
+  if (error == std::errc::filename_too_long) throw output_error("cannot write " + path + ": " + error.message());
   const fs::path place =
       fs::is_symlink(fs::symlink_status(path, error)) ? fs::weakly_canonical(path, error) : fs::path(path);
   // A file is replaced, so that its folder counts.
