@@ -60,6 +60,19 @@ def test_scipys_matrices_are_what_scipy_says_they_are(tmp_path):
     assert numpy.array_equal(read(tmp_path / "m.npz", folder=tmp_path)[""], unordered.toarray().ravel())
     sparse.save_npz(tmp_path / "m.npz", sparse.block_diag([numpy.ones((2, 2))], format="bsr"))
     assert "format 'bsr' is not read; save x.tocsr()" in refusal("compare", tmp_path / "m.npz", "--plan", EXACT)
+    # Arrays of one dimension or of three have `coords`.
+    for shape in ((90,), (50, 70), (4, 5, 6)):
+        places = numpy.array([random.integers(0, extent, 400) for extent in shape])
+        dense = numpy.zeros(shape, "f4")
+        numpy.add.at(dense, tuple(places), 1)
+        parts = {"format": b"coo", "shape": shape, "data": numpy.ones(400, "f4"), "_is_array": True}
+        numpy.savez(tmp_path / "m.npz", coords=places, **parts)
+        assert numpy.array_equal(read(tmp_path / "m.npz", folder=tmp_path)[""], dense.ravel())
+        numpy.savez(tmp_path / "m.npz", coords=places[1:], **parts)
+        assert "do not go with a tensor of" in refusal("compare", tmp_path / "m.npz", "--plan", EXACT)
+        places[0, 7] = shape[0]
+        numpy.savez(tmp_path / "m.npz", coords=places, **parts)
+        assert f"index {shape[0]} of entry 7 is not below {shape[0]}" in refusal("compare", tmp_path / "m.npz", "--plan", EXACT)
 
 
 def test_two_tensors_that_rows_would_show_alike_are_refused_and_may_be_joined(tmp_path):

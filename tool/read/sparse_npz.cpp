@@ -138,14 +138,31 @@ void check_offsets(const whole_numbers& offsets, uint64_t rows, uint64_t entries
   }
 }
 
+// positions [k, r], of the first k dimensions of c; or [r], of its first one.
+void add_axes(coordinates& c, const sparse_part& positions, std::string_view what) {
+  const whole_numbers numbers(positions, what);
+  const std::vector<uint64_t>& shape = positions.array.shape;
+  c.entries = shape.back();
+  for (uint64_t k = 0; k < (shape.size() == 2 ? shape[0] : 1); ++k)
+    c.axes.push_back({numbers, k * c.entries, c.shape[k]});
+}
+
 coordinates read_scipy(const sparse_parts& parts) {
   const sparse_part &format = parts.at("format"), &shape_part = parts.at("shape");
   const std::string name(reinterpret_cast<const char*>(format.array.bytes.data()),
                          std::min<size_t>(format.array.bytes.size(), 8));
   coordinates c{whole_numbers(shape_part, "the extents").all(), {}};
+  count_elements(c.shape, shape_part.where, shape_part.array.data_at);
+  if (name == "coo" && parts.contains("coords")) {  // of any number of dimensions
+    const std::vector<uint64_t>& coords = parts.at("coords").array.shape;
+    require(coords.size() == 2 && coords[0] == c.shape.size(), parts.at("coords"),
+            fmt::format("coords of shape ({}) do not go with a tensor of {} dimensions", joined(coords, ", "),
+                        c.shape.size()));
+    add_axes(c, parts.at("coords"), "the coords");
+    return c;
+  }
   require(c.shape.size() == 1 || c.shape.size() == 2, shape_part, fmt::format("{} dimensions", c.shape.size()));
   const uint64_t rows = c.shape.size() == 2 ? c.shape[0] : 1, columns = c.shape.back();
-  count_elements(c.shape, shape_part.where, shape_part.array.data_at);
   if (name == "coo" && parts.contains("row") && parts.contains("col")) {
     const whole_numbers row(parts.at("row"), "the rows"), column(parts.at("col"), "the columns");
     require(row.size() == column.size(), column.part(),
@@ -175,12 +192,10 @@ coordinates read_coordinates(const sparse_parts& parts) {
   const std::vector<uint64_t>& shape = indices.array.shape;
   require(shape.size() == 1 || shape.size() == 2, indices, fmt::format("{} dimensions, not [k, r]", shape.size()));
   const uint64_t sparse = shape.size() == 2 ? shape[0] : 1;
-  c.entries = shape.back();
   require(sparse >= 1 && sparse <= c.shape.size(), indices,
           fmt::format("indices of {} dimensions in a tensor of {}", sparse, c.shape.size()));
   count_elements(c.shape, shape_part.where, shape_part.array.data_at);
-  const whole_numbers numbers(indices, "the indices");
-  for (uint64_t k = 0; k < sparse; ++k) c.axes.push_back({numbers, k * c.entries, c.shape[k]});
+  add_axes(c, indices, "the indices");
   const std::span dense = std::span(c.shape).subspan(sparse);
   c.width = count_elements(dense, shape_part.where, shape_part.array.data_at);
   require(
@@ -321,7 +336,8 @@ std::vector<sparse_group> sparse_groups(std::span<const std::string> members) {
   if (numbers.contains("format") && numbers.contains("shape") && numbers.contains("data")) {
     groups.push_back({"", true, {}});
     sparse_group& g = groups.back();
-    for (const char* part : {"format", "shape", "data", "indices", "indptr", "row", "col", "offsets", "_is_array"})
+    for (const char* part :
+         {"format", "shape", "data", "indices", "indptr", "row", "col", "coords", "offsets", "_is_array"})
       if (const auto found = numbers.find(part); found != numbers.end()) g.parts[part] = found->second;
     return groups;
   }
