@@ -103,6 +103,13 @@ def test_what_is_unknown_is_told(profile, tmp_path):
     assert guessed == [False, True]
 
 
+def test_a_limit_of_sweeps_is_none_of_the_profiles_own_plans(profile, model):
+    """It was refused as if they were those of a --plan."""
+    own = predict(profile, "--model", model, "--link", "1Gb/s", "--limit", 1)
+    assert {EXACT, LOSSY} <= {row["candidate"] for row in own["rows"]}
+    assert "more than 1 plans" in refusal("predict", profile, "--model", model, "--link", "1Gb/s", "--limit", 1, "--plan", EXACT, "--plan", LOSSY)
+
+
 def test_the_profiles_own_link_is_taken_without_link(profile, model):
     report = predict(profile, "--model", model, "--plan", EXACT)
     assert report["ranks"] == 2 and report["link"]["source"] == "measured, gloo, 2 ranks"

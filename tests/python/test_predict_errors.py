@@ -198,6 +198,11 @@ def test_no_book_is_written_by_time_alone_and_none_that_slows_down(profile, mode
     assert not book.exists()
     # As JSON the choice is reported, whatever it is.
     assert json.loads(run("plan", hopeless, *arguments[:-2], "--format", "json").stdout)["verdict"] != "pays"
+    # An array without a name is all that there is.
+    array = write_npy(tmp_path / "g.npy", [1.0] * 200_000)
+    trained = with_errors(profile, {EXACT: 0.1, LOSSY: 0.1})
+    words = run("plan", trained, "--input", array, "--link", "1Mb/s", "--ranks", 2).stdout.decode().splitlines()
+    assert words[-1].startswith("*: ") and "0.1, of '*', is the largest" in "\n".join(words)
 
 
 def test_what_training_showed_stands_beside_a_recommendation(profile, model):

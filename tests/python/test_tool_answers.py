@@ -90,6 +90,8 @@ def test_no_row_says_how_near_the_nearest_is(saved):
     path = saved("rows.json", {EXACT: times(1000, 0.01, total_error=0.25)})
     done = run("compare", "--from", path, "--where", "error < 0.02")
     assert "none of 1 rows; the least error is 0.25" in done.stderr.decode()
+    done = run("compare", "--from", path, "--where", "(error < 0.02)")
+    assert "none of 1 rows; the least error is 0.25" in done.stderr.decode()
     done = run("compare", SYNTH, "--plan", EXACT, "--plan", LOSSY, "--repeat", 1, "--where", "bytes < 1")  # memcpy is not a plan
     assert "none of 2 rows" in done.stderr.decode()
     done = run("compare", "--from", path, "--where", "verdict == 'pays'")

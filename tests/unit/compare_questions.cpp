@@ -296,6 +296,7 @@ TEST_CASE("best: the smallest plan that meets the condition in total, and for ea
   CHECK(none[0]["plan"].is_null());
   CHECK(none[0]["nearest"] == "large");
   CHECK(says(best_text(none), "no plan has total_error <= 0.01; the nearest is 'large'"));
+  CHECK(expression("( (total_error + 1) <= 2)", columns).bounded_sum()->text() == "(total_error + 1)");
 }
 
 TEST_CASE("best: of a run's several steps the last counts, whether an input has them all or each is an input") {

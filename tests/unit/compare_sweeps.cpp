@@ -61,6 +61,7 @@ TEST_CASE("a sweep that is none is refused with its place") {
   CHECK(says(refusal_of_sweep("index=a||b"), "position 8: an alternative is empty"));
   CHECK(says(refusal_of_sweep("index=a|"), "an alternative is empty"));
   CHECK(says(refusal_of_sweep("index=bloom(fpr=1"), "position 11: '(' without ')'"));
+  CHECK(says(refusal_of_sweep("a (value=raw|value=half)"), "position 8: '=' in a group of alternatives"));
   CHECK(says(refusal_of_sweep("index=a)"), "position 7: ')' without '('"));
   CHECK(says(refusal_of_sweep("index|value=raw"), "after '='"));
   CHECK(says(refusal_of_sweep("b=6..3"), "6 is above 3"));

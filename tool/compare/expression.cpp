@@ -354,6 +354,10 @@ std::optional<expression> expression::bounded_sum() const {
   if ((root_->kind != "<" && root_->kind != "<=") || !root_->operands[1]->literal.is_number()) return std::nullopt;
   std::string left = text_.substr(0, text_.find('<'));
   left.erase(left.find_last_not_of(' ') + 1);
+  // Parentheses around the condition open here and close behind the number.
+  for (auto open = std::ranges::count(left, '(') - std::ranges::count(left, ')'); open > 0; --open)
+    left.erase(0, left.find('(') + 1);
+  left.erase(0, left.find_first_not_of(' '));
   return expression(std::move(left), root_->operands[0]);
 }
 

@@ -97,6 +97,7 @@ std::string as_comment(const std::string& words) {
 }
 
 void check_names(const predict_case& c) {
+  if (c.model.model.tensors.size() == 1 && c.model.model.tensors[0].name.empty()) return;  // `*` is its line
   std::map<std::string, size_t> seen;
   for (const tensor_spec& t : c.model.model.tensors) {
     try {
@@ -197,6 +198,10 @@ int run_plan(const plan_options& o) {
       counted ? fmt::format(" at an error of {:.2g}", r.uniform_error) : "", time_text(dense), time_text(half), verdict,
       r.exhaustive ? "best of all: one" : "greedy: best", r.evaluations,
       r.stopped ? "; more were not tried, the largest tensors were first" : "");
+  const auto shown = [&](size_t i) {
+    const std::string& name = c.model.model.tensors[i].name;
+    return name.empty() ? "*" : name;
+  };
   auto tensor_errors = ordered_json::array();
   if (counted) {
     size_t worst = 0;
@@ -207,10 +212,10 @@ int run_plan(const plan_options& o) {
       tensor_errors.push_back({{"tensor", c.model.model.tensors[i].name}, {"error", of_tensor[i]}});
     }
     words += fmt::format("\nrelative error: {:.4g} by elements; {:.4g}, of '{}', is the largest{}", r.error,
-                         of_tensor[worst], c.model.model.tensors[worst].name,
+                         of_tensor[worst], shown(worst),
                          o.error_budget ? fmt::format(", of at most {:g}", *o.error_budget) : "");
     for (size_t i = 0; i < of_tensor.size() && covered.planned > 0; ++i)
-      words += fmt::format("\n  {:.4g}  {}", of_tensor[i], c.model.model.tensors[i].name);
+      words += fmt::format("\n  {:.4g}  {}", of_tensor[i], shown(i));
   }
   if (!o.error_budget)
     words +=

@@ -2,6 +2,8 @@
 
 #include <fmt/core.h>
 
+#include <limits>
+
 #include "predict_text.hpp"
 #include "tool/read/inputs.hpp"
 #include "tool/read/plan_list.hpp"
@@ -146,10 +148,12 @@ std::vector<std::shared_ptr<const plan_work>> read_works(const case_options& o, 
   if (!o.exchanges.empty() && c.model.hook == hook_kind::ddp)
     throw usage_error(
         "--exchange: the DDP hook has the schedule of its plan, gather or owner; others are of --hook exchange");
+  // The limit is one of sweeps: a profile's own plans are as many as it has.
+  const size_t limit = asked ? o.limit : std::numeric_limits<size_t>::max();
   std::vector<std::shared_ptr<const plan_work>> works;
   try {
     std::vector<std::string> crossed;
-    for (const std::string& text : compare::expand_plans(texts, o.limit)) {
+    for (const std::string& text : compare::expand_plans(texts, limit)) {
       const plan method(text);
       const std::vector<dr_stage> stages = method.stages();
       const dr_stage* const own = find_stage(stages, "exchange");
@@ -162,7 +166,7 @@ std::vector<std::shared_ptr<const plan_work>> read_works(const case_options& o, 
         crossed.push_back(text + (has_role ? " " : " exchange=") + schedule);
       }
     }
-    for (const std::string& text : compare::expand_plans(crossed, o.limit)) works.push_back(read_work(c, text));
+    for (const std::string& text : compare::expand_plans(crossed, limit)) works.push_back(read_work(c, text));
   } catch (const usage_error&) {
     throw;
   } catch (const std::runtime_error& e) {

@@ -115,7 +115,11 @@ class expander {
       if (depth == deepest) refuse(fmt::format("position {}: more than {} parentheses in one another", open, deepest));
       const bool group = open == 0 || std::string_view(" ,=(|+").find(text_[open - 1]) != std::string_view::npos;
       texts inside = group ? alternatives(depth + 1) : list(depth + 1);
-      if (here() != ')') refuse(fmt::format("position {}: '(' without ')'", open));
+      if (here() == '\0') refuse(fmt::format("position {}: '(' without ')'", open));
+      if (here() != ')')
+        refuse(
+            fmt::format("position {}: '{}' in a group of alternatives, which are parts of one value: value=(raw|half)",
+                        at_, here()));
       ++at_;
       if (!group)
         for (std::string& text : inside) text = '(' + text + ')';
