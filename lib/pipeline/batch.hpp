@@ -84,7 +84,7 @@ struct batch {
   uint64_t scratch = 0;     // per worker
   uint64_t workspace = 0;
   uint32_t workers = 1;
-  uint64_t segment_rows = 0;   // as requested; 0: the maximum, which is stored
+  uint64_t segment_rows = 0;   // as requested; of 0 universe_max
   bool has_large = false;      // a unit that one block of a GPU would not select from alone (solve_most)
   std::vector<uint8_t> votes;  // per tensor: whether a merge is a vote; empty: none is
 

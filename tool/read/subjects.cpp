@@ -219,10 +219,6 @@ void demand_alike(const subject& s, const subject& like) {
                       name_of(like[i].type), like[i].elements));
 }
 
-}  // namespace
-
-namespace {
-
 // named: what comes of a tensor goes by its name.
 std::vector<tensor> read_tensors(const subject_options& options, console& console, bool named) {
   std::vector<tensor> subjects;
@@ -232,11 +228,9 @@ std::vector<tensor> read_tensors(const subject_options& options, console& consol
     drop_small(group, 1, "without elements", console, left_out);
     if (options.per_tensor && options.globs.empty())
       drop_small(group, smallest_tensor, "of less than 1000 elements (--tensor selects them)", console, left_out);
-    if (!joined && named) demand_names(group);
-    if (joined)
-      join(std::move(group), subjects);
-    else
-      std::move(group.begin(), group.end(), std::back_inserter(subjects));
+    if (joined) return join(std::move(group), subjects);
+    if (named) demand_names(group);
+    std::move(group.begin(), group.end(), std::back_inserter(subjects));
   });
   if (subjects.empty()) refuse_nothing(left_out);
   for (const std::string& input : left_out) console.line("note: " + input);
