@@ -60,6 +60,43 @@ def a_sparse_gradient_by_an_exact_plan_is_that_of_plain_ddp_bit_for_bit():
                     assert a.layout == torch.strided or (a.is_coalesced() and a._nnz() == b._nnz())
 
 
+class Places(nn.Module):
+    """The gradient of a table's output is also that of the layer beside it."""
+
+    def __init__(self):
+        super().__init__()
+        torch.manual_seed(1)
+        self.words, self.layer = nn.Embedding(20, 10), nn.Linear(10, 8)
+        self.places, self.head = nn.Embedding(20, 8, sparse=True), nn.Linear(8, 3)
+
+    def forward(self, x):
+        return self.head(self.layer(self.words(x)) + self.places(x))
+
+
+@check("two")
+def dense_steps_leave_what_backward_still_reads_as_it_is():
+    """Plain DDP divides the values of a sparse gradient in their memory, which the gradients behind it share."""
+
+    def loss_of(model, step, rank):
+        torch.manual_seed(10 * step + rank)
+        return model(torch.randint(20, (5,))).square().mean()
+
+    n = dist.get_world_size()
+    for plan, options in ((LOSSLESS, {"start": 2}), ("auto", {}), ([None, LOSSLESS], {"control": "steps(each=9)"})):
+        for bucket_cap_mb in (25, 0.0003):
+            model = Places()
+            ddp = DDP(model, bucket_cap_mb=bucket_cap_mb)
+            DDPHook(plan, **options).register(ddp)
+            for step in range(3):
+                ddp.zero_grad()
+                loss_of(ddp, step, dist.get_rank()).backward()
+                alone = Places()
+                sum(loss_of(alone, step, rank) / n for rank in range(n)).backward()
+                for got, expected in zip(model.parameters(), alone.parameters()):
+                    assert got.grad.is_sparse == expected.grad.is_sparse
+                    assert torch.allclose(got.grad.to_dense(), expected.grad.to_dense(), atol=1e-6), (plan, step)
+
+
 @check("two")
 def rows_travel_and_not_the_table():
     hook = DDPHook("index=golomb value=half", dense_below=0)

@@ -83,7 +83,8 @@ class Exchange(Saved):
         self._pending: List[Unit] = []
         self._held: List[Unit] = []  # their tensors are ready, but the norm to clip by is not
         self._clips = False
-        self._dense: List[Tuple[str, dist.Work, torch.Tensor]] = []  # collectives that are under way
+        # Collectives that are under way: their names, what they write to, and the tensors of the step.
+        self._dense: List[Tuple[str, dist.Work, torch.Tensor, torch.Tensor]] = []
         self._now, self._last, self._total, self._ended = Step(), Step(), Step(), 0
         self._devices: Set[torch.device] = set()  # of the tensors
         self._home: Optional[torch.device] = None  # the device on which frames are made; None: the CPU
@@ -391,7 +392,9 @@ class Exchange(Saved):
         assert self._engine is not None
         engine, step, begin = self._engine, self._now, time.perf_counter()
         what = f"step {self._number}, dense tensor {len(self._dense)}"
-        self._dense.append((what, engine.issue(what, all_reduce, tensor.div_(engine.size)), tensor))
+        # (The values of a sparse gradient may be the memory of the gradient of the embedding's output, which backward still reads.)
+        mean = tensor.div_(engine.size) if tensor.layout == torch.strided else tensor / engine.size
+        self._dense.append((what, engine.issue(what, all_reduce, mean), mean, tensor))
         size = tensor.numel() * tensor.element_size() if tensor.layout == torch.strided else bytes_of(tensor)
         step.dense += size
         step.sent += 2 * (engine.size - 1) * size // engine.size
@@ -401,10 +404,16 @@ class Exchange(Saved):
     def _finish_dense(self) -> None:
         assert self._engine is not None
         begin, deadline = time.perf_counter(), time.monotonic() + self._timeout
-        for what, work, tensor in self._dense:
+        for what, work, mean, _ in self._dense:
             self._engine.wait(what, work, deadline)
-            if self._engine.skips and not is_finite(tensor if tensor.layout == torch.strided else tensor.coalesce().values()):
-                self._now.skipped = 1  # (the optimizer's scaler sees it: it is so on all ranks)
+            if self._engine.skips and not is_finite(mean if mean.layout == torch.strided else mean.coalesce().values()):
+                self._now.skipped = 1  # (it is so on all ranks)
+        with torch.no_grad():
+            for _, _, mean, tensor in self._dense:
+                if self._now.skipped:
+                    (mean if mean.layout == torch.strided else mean._values()).fill_(math.nan)
+                if mean is not tensor:
+                    tensor.copy_(mean)
         self._dense.clear()
         self._now.wait += time.perf_counter() - begin
 
