@@ -131,6 +131,47 @@ def a_step_that_one_rank_alone_lost_is_named_by_all_in_the_next():
 
 
 @check("two")
+def a_step_that_one_rank_alone_cancels_is_named_by_all_in_the_next():
+    """It takes part in what the others still need of the step: the rest of frames, sums, second factors."""
+    rank, owner = dist.get_rank(), "index=all value=uniform_quant(bits=4) feedback=residual exchange=owner"
+    for plan in ("index=all value=raw", EXACT_TOP, owner, "index=all value=half", "transform=lowrank(rank=2) feedback=residual", None):
+        for first in (0, 2):  # the first slots have no room for frames
+            reduce, given = AllReduce(plan, dense_below=0, timeout=10), lambda number: [x.view(-1, 20) for x in gradients(number, rank)]
+            for number in range(first):
+                reduce(given(number))
+            reduce.start(given(first))
+            reduce.cancel() if rank == 0 else reduce.finish()
+            with raises(OutOfStep, "rank 0 is behind", f"step {first}"):
+                reduce(given(first + 1))
+            for number in (first + 2, first + 3):
+                x = given(number)
+                reduce(x)
+                assert same_on_all_ranks(torch.cat([tensor.view(-1) for tensor in x])), plan
+
+
+@check("two")
+def ranks_decide_together_after_a_step_that_one_of_them_lost():
+    rank, ladder = dist.get_rank(), ["index=all value=uniform_quant(bits=8) feedback=residual", EXACT_TOP]
+    for dense in (False, True):
+        reduce = AllReduce([None, *ladder] if dense else ladder, control="steps(each=3)", dense_below=0, timeout=10)
+        for number in range(5):
+            reduce(gradients(number, rank))
+        with receiving(0, flip_a_frame), raises(deepreduce.CorruptFrame, "rank 1") if rank == 0 else contextlib.nullcontext():
+            reduce(gradients(5, rank))  # and then a decision is due
+        assert reduce.control.rung == 1 + dense
+        with raises(OutOfStep, "rank 0 is behind", "step 5"):
+            reduce(gradients(6, rank))
+        reduce.start(gradients(7, rank))
+        reduce.cancel() if rank == 0 else reduce.finish()
+        with raises(OutOfStep, "rank 0 is behind", "step 7"):
+            reduce(gradients(8, rank))
+        for number in (9, 10):
+            x = gradients(number, rank)
+            reduce(x)
+            assert same_on_all_ranks(torch.cat(x))
+
+
+@check("two")
 def a_lost_step_is_named_whatever_travels():
     """Rows, a dense frame, a reduce-scatter, and factors beside a frame."""
     rank = dist.get_rank()

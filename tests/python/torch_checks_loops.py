@@ -221,6 +221,9 @@ def the_second_half_of_a_call_needs_the_first():
         empty.start([])
         empty.cancel()
         assert empty.state_dict()["step"] == 3
+    bad = AllReduce("index=all value=log_quant", dense_below=0)
+    bad.start([torch.full((2000,), float("nan") if rank else 1.0)])
+    bad.cancel()  # (its error is of a step that is abandoned)
     bad = AllReduce("index=all value=log_quant", dense_below=0)  # (a call that fails has ended)
     with raises(deepreduce.PeerError, "rank 1"):
         bad([torch.full((2000,), float("nan") if rank else 1.0)])

@@ -226,8 +226,10 @@ def a_step_of_numbers_that_is_canceled_goes_back():
             after, sent = states_of(reduce.state_dict()), given(1)
             for name in before:
                 old = residual_of(before[name]) if before[name].any() else 0
-                assert torch.equal(residual_of(after[name]), old + sent[int(name)].view(-1))
-            for number in range(2, 6):  # the all-reduce of the canceled step may still be under way
+                left = residual_of(after[name]) - old - sent[int(name)].view(-1)
+                dist.all_reduce(left)  # (of factors their mean goes back, in equal parts)
+                assert left.abs().max() < 1e-5
+            for number in range(2, 6):
                 x = given(number)
                 reduce.start(x)
                 reduce.cancel()

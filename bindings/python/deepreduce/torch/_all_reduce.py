@@ -12,7 +12,7 @@ import torch.distributed as dist
 from .._native._call import unsigned
 from .._native._renamed import argument
 from .._native._types import SavedState
-from ..errors import ArgumentError
+from ..errors import ArgumentError, CorruptFrame, PeerError
 from ._engine import require_place
 from ._exchange import Exchange
 from ._rules import Plans
@@ -111,11 +111,16 @@ class AllReduce(Exchange):
         self._end_step(True)
 
     def cancel(self) -> None:
-        """Abandons what `start` sent: it is added back to the residuals. All ranks must cancel; otherwise the next call raises
-        OutOfStep on all."""
+        """Abandons what `start` sent: it is added back to the residuals, and the tensors are undefined. It waits for the other
+        ranks, as `finish` does, and raises MissingRank, ExchangeError and OutOfStep. All ranks must cancel; otherwise the next
+        call raises OutOfStep on all."""
         self._end("cancel")
         try:
-            self._finish_dense()  # (the engine writes to these)
+            if self._plain:
+                self._finish_dense()
+            else:
+                with contextlib.suppress(PeerError, CorruptFrame):
+                    self._finish(drop=True)
         finally:
             self._abort()
             self._end_step(False)

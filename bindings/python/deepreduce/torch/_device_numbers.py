@@ -357,6 +357,11 @@ class DeviceNumberUnit(Unit):
         step.merge += time.perf_counter() - begin
         return False
 
+    def drop(self, deadline: float, step: Step) -> bool:
+        if self._numbers.second.numel():
+            self._wait(deadline, step)
+        return False
+
     def skip(self) -> None:
         """No rank asks for it."""
 

@@ -90,6 +90,7 @@ class Exchange(Saved):
         self._home: Optional[torch.device] = None  # the device on which frames are made; None: the CPU
         self._unsettled: Optional[int] = None  # there: the last step, whose errors are not known yet
         self._late = False  # the error that is raised is of that step; the current one has not begun
+        self._exchanged = False  # the collectives of the current step are over: other ranks may complete it
 
     def __getstate__(self) -> SavedState:
         """A copy, or an unpickled object, has the arguments (without group and record) and the state of `state_dict`, which
@@ -326,8 +327,9 @@ class Exchange(Saved):
         return self._number < self._start or (self._ladder is not None and self._ladder.is_plain)
 
     def _decide(self) -> None:
-        """After a step without an error: lets the controller choose the next rung."""
+        """After the collectives of a step: lets the controller choose the next rung."""
         assert self._engine is not None
+        self._exchanged = False
         if self._ladder and self._number >= self._start:
             if self._ladder.end_step(self._number - self._start, self._now, self._engine, self._timeout):
                 self._enter()
@@ -361,8 +363,9 @@ class Exchange(Saved):
         unit.arrived = 0
         unit.start(self._number, self._now)
 
-    def _finish(self) -> None:
-        """Waits for the pending units, in order, and merges them."""
+    def _finish(self, drop: bool = False) -> None:
+        """Waits for the pending units, in order, and merges them. drop: this rank abandons the step, and ends its collectives,
+        which ranks that do not abandon it need."""
         deadline = time.monotonic() + self._timeout
         failed: Optional[Error] = None
         for unit in self._pending:
@@ -370,7 +373,7 @@ class Exchange(Saved):
                 unit.add_up(deadline, self._now)
         for unit in self._pending:
             try:
-                self._now.skipped |= unit.finish(deadline, self._now)
+                self._now.skipped |= (unit.drop if drop else unit.finish)(deadline, self._now)
             except ExchangeError:
                 raise
             except Error as error:
@@ -378,13 +381,14 @@ class Exchange(Saved):
                 if isinstance(error, OutOfStep):  # this rank adopts the others' count
                     info = unit.sender.info
                     self._engine.failures, self._engine.failed = info.failures, info.failed  # type: ignore[union-attr]
+        self._exchanged = not isinstance(failed, OutOfStep)
         if failed is not None:
             raise failed
         if self._now.skipped:
             self._sender.skip(self._number)  # type: ignore[union-attr]
             for unit in self._pending:
                 unit.skip()
-        self._unsettled = None if self._home is None else self._number
+        self._unsettled = None if self._home is None or drop else self._number
         self._pending.clear()
 
     def _all_reduce(self, tensor: torch.Tensor) -> None:
@@ -415,6 +419,7 @@ class Exchange(Saved):
                 if mean is not tensor:
                     tensor.copy_(mean)
         self._dense.clear()
+        self._exchanged = True
         self._now.wait += time.perf_counter() - begin
 
     def _abort(self) -> None:
@@ -430,6 +435,11 @@ class Exchange(Saved):
         self._pending.clear()
         self._held.clear()
         self._dense.clear()
+        if self._exchanged:  # (a rank that fails alone decides with the others, which completed the step)
+            try:
+                self._decide()
+            except Error as error:
+                _log.warning("%s", error)
 
     def _end_step(self, done: bool) -> None:
         """Counts the step. Call it when all its times are known."""

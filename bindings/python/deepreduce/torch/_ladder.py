@@ -71,7 +71,7 @@ class Ladder:
         return torch.tensor([signed(word) for word in self.control.state_dict()["trace"]], dtype=torch.int64)
 
     def end_step(self, number: int, step: Step, engine: Engine, timeout: float) -> bool:
-        """After a step without an error: measures it and, if it is time, lets the ranks decide. True: the rung has changed.
+        """After the collectives of a step: measures it and, if it is time, lets the ranks decide. True: the rung has changed.
 
         The first step of a rung is not measured: the sizes of slots are found, and residuals are sent.
         """

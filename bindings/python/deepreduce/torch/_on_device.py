@@ -152,6 +152,10 @@ class DeviceUnit(Unit):
         step.merge += time.perf_counter() - begin
         return False
 
+    def drop(self, deadline: float, step: Step) -> bool:
+        self._arrived(deadline, step)
+        return False
+
 
 class DeviceShards:
     """The unit of a ReduceScatter: encode, an all-to-all of slots, merge, all enqueued on the caller's current stream. Faults

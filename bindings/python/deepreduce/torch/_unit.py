@@ -147,6 +147,10 @@ class Unit:
         self._put_back()
         return False
 
+    def drop(self, deadline: float, step: Step) -> bool:
+        """As `finish`, for a step that is taken back then. (The merge finds out whether frames have a rest.)"""
+        return self.finish(deadline, step)
+
     def _put_back(self) -> None:
         for copy, tensor in zip(self._copies, self._tensors):
             if copy is not None:
