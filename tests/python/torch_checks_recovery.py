@@ -67,6 +67,39 @@ def a_step_that_an_exception_of_the_users_ended_goes_back_to_the_residuals():
         assert again.state_dict()["step"] == 5 and same_on_all_ranks(parameters_of(ddp))
 
 
+@check("two")
+def a_rank_whose_exception_came_before_its_step_goes_on_with_the_others():
+    """Rank 0 has begun the step, missed rank 1 in it, and counts it as failed. On rank 1 it did not begin."""
+    rank = dist.get_rank()
+    for plan in (EXACT_TOP, "transform=lowrank(rank=2) feedback=residual", None):
+        hook, reduce = DDPHook(plan, dense_below=0), AllReduce(plan, dense_below=0)
+        ddp = wrapped(make_model(), hook)
+        steps_of(ddp, sgd(ddp), 0, 2)
+        for step in range(2):
+            reduce([x.view(-1, 20) for x in gradients(step, rank)])
+        for left in (hook, reduce):
+            for _ in range(1 - rank):
+                left._abort()
+                left._end_step(False)
+        hook_again, reduce_again = DDPHook(plan, dense_below=0), AllReduce(plan, dense_below=0)
+        hook_again.load_state_dict(hook.state_dict())
+        reduce_again.load_state_dict(reduce.state_dict())
+        ddp = wrapped(copy.deepcopy(ddp.module), hook_again)
+        steps_of(ddp, sgd(ddp), 3, 5)
+        reduce_again([x.view(-1, 20) for x in gradients(3, rank)])
+        assert same_on_all_ranks(parameters_of(ddp)) and hook_again.state_dict()["step"] == 5
+        assert reduce_again.state_dict()["step"] == 4
+    comm = ReduceScatter(EXACT_TOP, dense_below=0)
+    reduce_scatter(comm)
+    state = comm.state_dict()
+    if rank == 0:
+        state = {**state, "step": 2, "rank0": {**part_of(state), "failures": 1, "failed": 1}}
+    again = ReduceScatter(EXACT_TOP, dense_below=0)
+    again.load_state_dict(state)
+    reduce_scatter(again)
+    assert again.state_dict()["step"] == 3
+
+
 class TwoHeads(torch.nn.Module):
     def __init__(self):
         super().__init__()

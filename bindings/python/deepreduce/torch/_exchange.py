@@ -142,7 +142,9 @@ class Exchange(Saved):
             beside += f", frames made on {self._place_name}"
         descriptions = {name: self._words(name, found, name in sparse) for name, found in plans.items()}
         lines = [rules.lines for rules in self._rules]
-        before = require_same(self._arguments["control"], lines, options, beside, descriptions, engine, self._timeout, self._before)
+        numbers = [self._before, *self._counts(engine)]
+        found = require_same(self._arguments["control"], lines, options, beside, descriptions, engine, self._timeout, numbers)
+        before, counts = max(row[0] for row in found), [row[1:] for row in found]
         self._number, self._start = self._number + before, self._start + before
         if not self._has_same_products(senders, engine):
             senders[:] = [self._sender_of(rules, max_bytes, sparse, engine) for rules in self._rules]
@@ -155,6 +157,7 @@ class Exchange(Saved):
                     self._states[name] = State(self._like(name), keeper_of(found))
         self._enter()
         self._take_loaded()
+        self._join(counts)
 
     def _sender_of(
         self, rules: Rules, max_bytes: Optional[int], sparse: Container[str], engine: Engine, plans: Optional[Mapping[str, Plan]] = None

@@ -239,6 +239,28 @@ class Saved:
             self._forget_tensors()
             raise
 
+    def _counts(self, engine: Engine) -> List[int]:
+        """Steps, those that this rank did not complete, and the last of these; of a state that waits for the tensors, too."""
+        if self._loaded is None:
+            known = self._engine or engine
+            return [self._number, known.failures, known.failed]
+        own: SavedPart = {}
+        with contextlib.suppress(ArgumentError):  # (of a state that will be refused)
+            own = self._loaded.get(parts_for(self._loaded, engine)[0].get(engine.rank, "any"), {})
+        return [self._number, int(own.get("failures", 0)), int(own.get("failed", 0))]
+
+    def _join(self, counts: Sequence[Sequence[int]]) -> None:
+        """An exception before a rank began a step leaves it a step behind the others, which failed in it. Where all ranks have
+        completed as many steps, it counts that step as failed, too.
+
+        counts  `_counts` of all ranks
+        """
+        assert self._engine is not None
+        steps, failures, failed = max(counts)
+        if self._number < steps and len({ran - lost for ran, lost, _ in counts}) == 1:
+            self._number, self._engine.failures, self._engine.failed = steps, failures, failed
+            self._resume()
+
     def _forget_tensors(self) -> None:
         """They do not fit the state that waited for them: others may come."""
         self._engine = None

@@ -149,9 +149,10 @@ class ReduceScatter(Saved):
             engine = Engine(group, self._timeout)
             self._device, self._shape, self._sums = output.device, shape, sums
             self._make_unit(engine)
-            self._require_same(engine)
+            counts = self._require_same(engine)
             self._engine = engine
             self._take_loaded()
+            self._join(counts)
         if shape != self._shape or whole.numel() != output.numel() * self._engine.size:
             raise ArgumentError(
                 f"a ReduceScatter serves one module: its shards have {self._shape[0]} elements of {self._shape[1]}, "
@@ -198,14 +199,14 @@ class ReduceScatter(Saved):
             _place=None if self._home is None else place_of(self._home, self._emulated),
         )
 
-    def _require_same(self, engine: Engine) -> None:
+    def _require_same(self, engine: Engine) -> List[List[int]]:
         plan = self._sender.plan_of(_NAME)
         shards = {"shards": f"of {self._shape[0]} elements of {self._shape[1]}, by {plan}"}
         options = {"dense_below": self._dense_below, "seed": self._seed}
         effective = f"{plan} {self._seed}"
         if self._home is not None:
             effective += f", frames made on {self._place_name}"
-        require_same(None, [[str(self._plan)]], options, effective, shards, engine, self._timeout)
+        return require_same(None, [[str(self._plan)]], options, effective, shards, engine, self._timeout, self._counts(engine))
 
     def _exchange(self, output: torch.Tensor, whole: torch.Tensor, step: Step) -> None:
         deadline = time.monotonic() + self._timeout

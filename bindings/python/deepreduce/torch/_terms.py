@@ -24,8 +24,8 @@ def require_same(
     tensors: Mapping[str, str],
     engine: Engine,
     timeout: float,
-    number: int = 0,
-) -> int:
+    numbers: Sequence[int] = (),
+) -> List[List[int]]:
     """ArgumentError, the same on all ranks, if a rank has another control, other options, plans or tensors. It names the rank,
     the first difference, and both values. Collective.
 
@@ -33,18 +33,18 @@ def require_same(
     options    as the user passed them, for the message; options without an effect may differ
     effective  a text of what determines the steps
     tensors    {name: its description, with its plans}
-    number     may differ
+    numbers    may differ
 
-    Returns the largest number of any rank.
+    Returns the numbers of all ranks.
     """
     own = terms_of(control, ["\n".join(lines) for lines in plans])
     texts = [digest(effective), digest(json.dumps(list(tensors.items()))), len(tensors)]
-    received = gathered("control", [*own, *texts, number], engine, timeout)
-    largest = max(words.pop() for words in received)
+    words_of_all, compared = gathered("control", [*own, *texts, *numbers], engine, timeout), len(own) + len(texts)
+    received, found = ([words[part] for words in words_of_all] for part in (slice(compared), slice(compared, None)))
     check_terms([[bool(words[1]), words[1], 0] for words in received], engine.global_rank)
     rank, its, usual = first_other(received)
     if rank is None:
-        return largest
+        return found
     settings = {"control": control, "plan": [line for lines in plans for line in lines], **options}
     descriptions = [json.loads(text) for text in gathered_texts("control", json.dumps([settings, tensors]), engine, timeout)]
     words = _difference(*descriptions[rank], *descriptions[[tuple(words) for words in received].index(tuple(usual))])
