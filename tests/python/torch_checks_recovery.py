@@ -51,7 +51,7 @@ def a_step_that_an_exception_of_the_users_ended_goes_back_to_the_residuals():
         ddp.module[0].weight.register_hook(fails)
         with raises(ValueError, "of the user's"):
             steps_of(ddp, sgd(ddp), 2, 3)
-        assert hook._pending and refusals == ["a step is under way: its last bucket has not arrived yet"]
+        assert hook._pending and refusals == ["a step is under way: this is its backward"]
         state = hook.state_dict()
         assert state["step"] == 3 and hook.stats().steps == 3
         steps_of(alone, sgd(alone), 2, 3)
@@ -124,6 +124,32 @@ def a_step_of_two_backwards_is_not_given_up_between_them():
                     hook.state_dict()
             first.backward()
         assert half_done and hook.state_dict()["step"] == 3
+
+
+@check("two")
+def a_step_that_may_still_go_on_is_canceled_by_the_user():
+    """An exception of its second backward, before the hook is called in it."""
+
+    def fails(gradient):
+        raise ValueError("a check of the user's")
+
+    hook = DDPHook(EXACT_TOP, dense_below=0, frame_bytes=1000)
+    ddp = wrapped(TwoHeads(), hook, bucket_cap_mb=0.0001)
+    for _ in range(2):
+        first, second = ddp(torch.ones(3, 50))
+        second.backward(), first.backward()
+    before = residuals_of_named(hook, "b.weight")
+    first, second = ddp(torch.ones(3, 50))
+    second.backward()
+    first.register_hook(fails)
+    with raises(ValueError, "of the user's"):
+        first.backward()
+    with raises(deepreduce.ArgumentError, "a step is under way", "cancel() abandons it"):
+        hook.state_dict()
+    for _ in range(2):  # then there is none
+        hook.cancel()
+        assert hook.state_dict()["step"] == hook.stats().steps == 3
+    assert not torch.equal(residuals_of_named(hook, "b.weight"), before)
 
 
 @check("two")

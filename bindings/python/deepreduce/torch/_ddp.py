@@ -351,12 +351,23 @@ class DDPHook(Exchange):
         whose backward ended by an exception is abandoned: what it sent is added back to the residuals."""
         if not self._futures:
             return
-        if self._ended_well or torch._C._current_graph_task_id() != -1 or threading.get_ident() != self._thread:
-            raise ArgumentError("a step is under way: its last bucket has not arrived yet")
-        self._futures.clear()
-        self._arrived = 0
-        self._abort()
-        self._end_step(False)
+        if self._ended_well or threading.get_ident() != self._thread:
+            raise ArgumentError(
+                "a step is under way: its last bucket has not arrived yet; if an exception ended its backward, cancel() abandons it"
+            )
+        self.cancel()
+
+    def cancel(self) -> None:
+        """Abandons a step whose backward raised an exception: what it sent is added back to the residuals. `state_dict` and other
+        calls do so by themselves, but not where a step has several backwards, or one within another (a reentrant
+        checkpoint). DDP cannot go on after that: create it again. Without a step under way it does nothing."""
+        if torch._C._current_graph_task_id() != -1:
+            raise ArgumentError("a step is under way: this is its backward")
+        if self._futures:
+            self._futures.clear()
+            self._arrived = 0
+            self._abort()
+            self._end_step(False)
 
     def _complete(self) -> None:
         """Ends the step: the last bucket has arrived."""
