@@ -131,6 +131,34 @@ def memory_layouts_other_than_row_major_work():
 
 
 @check("two")
+def a_memory_layout_that_changes_after_register_is_refused():
+    for steps in (0, 1):  # DDP makes its buckets by the parameters, and once more after the first step
+        hook, model = DDPHook(LOSSY, dense_below=0), nn.Sequential(nn.Conv2d(3, 16, 3), nn.Conv2d(16, 16, 3))
+        ddp = wrapped(model, hook, gradient_as_bucket_view=steps == 0)
+        for _ in range(steps):
+            ddp(torch.randn(2, 3, 8, 8)).square().mean().backward()
+        ddp.zero_grad()
+        ddp.to(memory_format=torch.channels_last)
+        with raises(deepreduce.ArgumentError, ".weight has changed since register"):
+            ddp(torch.randn(2, 3, 8, 8)).square().mean().backward()
+
+
+@check("two")
+def a_hook_that_a_model_refuses_may_be_registered_with_another():
+    saver, taken = DDPHook(LOSSY, dense_below=0), DDPHook(LOSSY, dense_below=0)
+    first = wrapped(make_model(), saver)
+    steps_of(first, torch.optim.SGD(first.parameters(), lr=0.01), 0, 2)
+    taken.load_state_dict(saver.state_dict())
+    for _ in range(2):
+        with raises(RuntimeError, "can only be called once"):
+            taken.register(first)
+        assert str(taken.state_dict()) == str(saver.state_dict())
+    again = wrapped(make_model(), taken)
+    steps_of(again, torch.optim.SGD(again.parameters(), lr=0.01), 2, 3)
+    assert taken.state_dict()["step"] == 3 and same_on_all_ranks(parameters_of(again))
+
+
+@check("two")
 def a_state_of_another_memory_layout_is_refused_by_name():
     """Residuals and factors are saved in the order of memory: of another layout each value would be of another element."""
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import logging
 import math
 import os
@@ -144,18 +145,20 @@ class DDPHook(Exchange):
         sparse = sparse_parameters(model.module)
         self._sparse = {name for name, parameter in parameters if id(parameter) in sparse}
         self._named = [(name, _laid_out(parameter), parameter.dtype) for name, parameter in reversed(parameters)]
-        orders = {name: " ".join(map(str, _order(parameter))) for name, parameter in parameters}
+        orders = {name: _order_words(parameter) for name, parameter in parameters}
         self._orders = {name: order for name, order in orders.items() if order}
         self._devices = {parameter.device for _, parameter in parameters}
         self._group = model.process_group if given is None else given
+        loaded, number = self._loaded, self._number
         try:
             self._set_tensors(self._named, self._frame_bytes, self._sparse)
+            self._warn_of_losses()
+            self._advise(model, [parameter.nbytes for _, parameter in reversed(parameters)])
+            model.register_comm_hook(self, _hook)
         except BaseException:
-            self._group = given
+            self._forget_tensors()
+            self._loaded, self._number, self._group = loaded, number, given
             raise
-        self._warn_of_losses()
-        self._advise(model.bucket_bytes_cap, sum(parameter.nbytes for _, parameter in parameters))
-        model.register_comm_hook(self, _hook)
         if self._record is not None:
             self._recorder = record(model, self._record)
         if dist.get_rank(self._group) == 0:
@@ -171,12 +174,19 @@ class DDPHook(Exchange):
                 stacklevel=caller_level(),
             )
 
-    def _advise(self, bucket_bytes: int, size: int) -> None:
-        """Logs a line if DDP passes all gradients in one bucket, at the end of backward."""
-        if self._engine is not None and self._engine.rank == 0 and UNIT_BYTES < size <= bucket_bytes:
-            words = "one bucket of DDP (bucket_cap_mb=%g) has the whole gradient of %.1f MiB, so that backward hides no transfer; %s"
+    def _advise(self, model: torch.nn.parallel.DistributedDataParallel, sizes: Sequence[int]) -> None:
+        """Logs a line if DDP passes all gradients but those of its first bucket in one bucket, at the end of backward.
+
+        sizes  bytes of the parameters, from the last to the first, as DDP fills its buckets
+        """
+        early = 0
+        if getattr(model, "bucket_bytes_cap_default", False):  # (else the first bucket is as the others)
+            early = next((total for total in itertools.accumulate(sizes) if total >= dist._DEFAULT_FIRST_BUCKET_BYTES), 0)
+        size, late, cap = sum(sizes), sum(sizes) - early, model.bucket_bytes_cap
+        if self._engine is not None and self._engine.rank == 0 and UNIT_BYTES < late <= cap:
+            words = "one bucket of DDP (bucket_cap_mb=%g) has %.1f MiB of a gradient of %.1f MiB, so that backward hides no transfer of these; %s"
             advice = f"DistributedDataParallel(…, bucket_cap_mb={UNIT_BYTES >> 20}) passes it in parts"
-            _log.info(words, bucket_bytes / (1 << 20), size / (1 << 20), advice)
+            _log.info(words, *(bytes_ / (1 << 20) for bytes_ in (cap, late, size)), advice)
 
     def _take(self, bucket: dist.GradBucket) -> torch.futures.Future:
         begin, step = time.perf_counter(), self._now
@@ -336,6 +346,11 @@ class DDPHook(Exchange):
                 raise ArgumentError(
                     f"a parameter of shape {tuple(parameter.shape)} was not the model's, or had no gradient, at register"
                 )
+            if _order_words(parameter) != self._orders.get(name, ""):
+                raise ArgumentError(
+                    f"the memory format of {name} has changed since register, and its residual has the order of before: convert"
+                    " the model before DistributedDataParallel wraps it"
+                )
             unit, position = self._where[name]
             begin = gradient.storage_offset() - buffer.storage_offset()
             unit.place(position, buffer[begin : begin + gradient.numel()])
@@ -390,6 +405,11 @@ def _order(parameter: torch.Tensor) -> List[int]:
     sizes = [parameter.shape[i] for i in order]
     dense = [parameter.stride(i) for i in order] == [math.prod(sizes[i + 1 :]) for i in range(len(sizes))]
     return order if dense and not parameter.is_contiguous() else []
+
+
+def _order_words(parameter: torch.Tensor) -> str:
+    """The order as a state has it."""
+    return " ".join(map(str, _order(parameter)))
 
 
 def _laid_out(parameter: torch.Tensor) -> torch.Size:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import warnings
 from typing import Container, Iterable, List, Mapping, Optional, Sequence, Tuple, Union
 
+from .._native._renamed import caller_level
 from ..book import Book, as_book
 from ..errors import ArgumentError
 from ..plan import Plan, as_plan
@@ -113,7 +114,7 @@ def warn_of_plans(
     if dense and all(map(sends_all, every)) and not all(rung_rules.sends_all for rung_rules in rules):
         limit = "`dense_below`" if dense_below is None else f"dense_below={dense_below}"
         words = f"fewer elements than {limit}, or a name that no pattern matches"
-        warnings.warn(f"nothing is compressed: each of {len(dense)} tensors has {words}", stacklevel=4)
+        warnings.warn(f"nothing is compressed: each of {len(dense)} tensors has {words}", stacklevel=caller_level())
     idle = [sentence for rung_rules in rules for sentence in rung_rules.idle(list(plans))]
     if plans and idle:
-        warnings.warn("; ".join(dict.fromkeys(idle)), stacklevel=4)
+        warnings.warn("; ".join(dict.fromkeys(idle)), stacklevel=caller_level())
