@@ -74,7 +74,8 @@ class DDPHook(Exchange):
     All ranks receive the same gradients, bit for bit, or all raise in backward: PeerError (a rank could not encode, for
     example a NaN) or CorruptFrame, with the rank in the message and as `rank`; MissingRank (`ranks`) or ExchangeError. A rank
     that alone received damaged bytes raises CorruptFrame alone; the next step raises OutOfStep on all. (With exchange=owner
-    damage on the way to an owner raises at once on all.) Unsupported: compiled autograd.
+    damage on the way to an owner raises at once on all.) With DDP end the process group on all ranks first, as after each
+    error (docs/PYTORCH.md). Unsupported: compiled autograd.
     A sparse gradient (Embedding(sparse=True)) is sent as its rows, by its plan's index and value codecs. All its rows are
     sent, so it has no residual. The result is sparse, too.
     With find_unused_parameters, the gradient of a parameter that no rank used does not change. What its residual sent in

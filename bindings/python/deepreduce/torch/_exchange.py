@@ -143,8 +143,8 @@ class Exchange(Saved):
         descriptions = {name: self._words(name, found, name in sparse) for name, found in plans.items()}
         lines = [rules.lines for rules in self._rules]
         numbers = [self._before, *self._counts(engine)]
-        found = require_same(self._arguments["control"], lines, options, beside, descriptions, engine, self._timeout, numbers)
-        before, counts = max(row[0] for row in found), [row[1:] for row in found]
+        received = require_same(self._arguments["control"], lines, options, beside, descriptions, engine, self._timeout, numbers)
+        before, counts = max(row[0] for row in received), [row[1:] for row in received]
         self._number, self._start = self._number + before, self._start + before
         if not self._has_same_products(senders, engine):
             senders[:] = [self._sender_of(rules, max_bytes, sparse, engine) for rules in self._rules]

@@ -249,7 +249,7 @@ class Saved:
             own = self._loaded.get(parts_for(self._loaded, engine)[0].get(engine.rank, "any"), {})
         return [self._number, int(own.get("failures", 0)), int(own.get("failed", 0))]
 
-    def _join(self, counts: Sequence[Sequence[int]]) -> None:
+    def _join(self, counts: Sequence[List[int]]) -> None:
         """An exception before a rank began a step leaves it a step behind the others, which failed in it. Where all ranks have
         completed as many steps, it counts that step as failed, too.
 
