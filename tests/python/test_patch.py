@@ -326,6 +326,16 @@ def test_torch_types(torch):
         assert torch.equal(held.view(torch.uint8), new.view(torch.uint8)), name
 
 
+def test_a_tensor_of_at_most_one_element_is_contiguous_by_any_strides(torch):
+    old = torch.arange(25.0).reshape(5, 5)
+    for x in (old[:1, 0], old[:, 1:][:0, 0], torch.ones(()).expand(1), torch.from_numpy(numpy.zeros(0, numpy.float32))):
+        assert x.is_contiguous() and x.stride() != (1,)
+        new = x + 1
+        assert patch.Sums(new).check() == patch.Sums(new.clone(memory_format=torch.contiguous_format)).check()
+        patch.History({"w": x})
+        assert torch.equal(patch.apply(x, patch.encode(x, new)), new)
+
+
 def test_a_state_dict_of_torch(torch):
     torch.manual_seed(0)
     sender = torch.nn.Sequential(torch.nn.Linear(64, 64), torch.nn.BatchNorm1d(64), torch.nn.Linear(64, 8)).to(torch.bfloat16)

@@ -27,7 +27,9 @@ _NUMBER = 8  # bytes
 
 def as_bytes(tensors: Sequence[Tensor]) -> Tensor:
     """[n] uint8: a copy of the tensors, one after the other."""
-    return torch.cat([tensor.detach().contiguous().reshape(-1).view(torch.uint8) for tensor in tensors] or [torch.empty(0, dtype=torch.uint8)])
+    # (One element is contiguous by any strides; with its own, views of bytes are refused.)
+    flat = [tensor.detach().contiguous().as_strided((tensor.numel(),), (1,)) for tensor in tensors]
+    return torch.cat([x.view(torch.uint8) for x in flat] or [torch.empty(0, dtype=torch.uint8)])
 
 
 def from_bytes(blob: Tensor, like: Sequence[Tensor], sizes: Sequence[int]) -> List[Tensor]:

@@ -16,7 +16,7 @@ import numpy
 from ..errors import ArgumentError, OutOfMemory
 from . import _abi, _dlpack, _driver
 from ._call import new
-from ._memory import FLOATS, NAMES, Bytes, Memory, code_of, require_strided, torch_tensor
+from ._memory import FLOATS, NAMES, Bytes, Memory, code_of, require_strided, tensor_bytes, torch_tensor
 from ._types import Array, Tensor
 
 
@@ -98,11 +98,10 @@ class Torch(Framework):
 
     def part(self, x: Tensor, begin: int, end: int, dtype: str = "uint8") -> Tensor:
         torch = sys.modules["torch"]
-        return x.detach().reshape(-1).view(torch.uint8)[begin:end].view(getattr(torch, dtype))
+        return tensor_bytes(x.detach())[begin:end].view(getattr(torch, dtype))
 
     def to_host(self, x: Tensor) -> bytes:
-        torch = sys.modules["torch"]
-        return x.detach().reshape(-1).view(torch.uint8).cpu().numpy().tobytes()  # type: ignore[no-any-return]
+        return tensor_bytes(x.detach()).cpu().numpy().tobytes()  # type: ignore[no-any-return]
 
     def put(self, x: Tensor, source: Bytes) -> None:
         x.copy_(sys.modules["torch"].from_numpy(_host_array(source)))

@@ -99,6 +99,12 @@ def torch_tensor(x: object) -> bool:
     return torch is not None and isinstance(x, getattr(torch, "Tensor", ()))
 
 
+def tensor_bytes(x: Tensor) -> Tensor:
+    """The memory of a contiguous torch tensor, as a tensor [n] of bytes. (One of at most one element is contiguous by any strides,
+    which `reshape` keeps and `view` refuses.)"""
+    return x.as_strided((x.numel(),), (1,)).view(sys.modules["torch"].uint8)
+
+
 def borrow(x: Tensor, what: str, allowed: Tuple[int, ...] = FLOATS, place: Optional[Place] = None) -> Memory:
     """The memory of an input of any shape, in row-major order. It is a copy only if x is on the CPU and not contiguous, not
     aligned or to be negated (torch's z.conj().imag).

@@ -13,6 +13,7 @@ import torch
 
 from .. import patch
 from .._native._call import unsigned
+from .._native._memory import tensor_bytes
 from .._native._types import Array, SavedPart, SavedState
 from ..errors import ArgumentError, CorruptFrame, Unsupported
 
@@ -271,8 +272,8 @@ def tensors_from(data: bytes, like: Mapping[str, torch.Tensor]) -> Tensors:
 
 def _array(tensor: torch.Tensor) -> Array:
     """A flat array on the CPU: of float32, or of bytes for all other types."""
-    flat = tensor.detach().cpu().contiguous().reshape(-1)
-    found: Array = (flat if flat.dtype == torch.float32 else flat.view(torch.uint8)).numpy()
+    held = tensor.detach().cpu().contiguous()
+    found: Array = (held.reshape(-1) if held.dtype == torch.float32 else tensor_bytes(held)).numpy()
     return found
 
 

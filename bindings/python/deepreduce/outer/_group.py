@@ -12,6 +12,7 @@ import numpy
 import torch
 import torch.distributed as dist
 
+from .._native._memory import tensor_bytes
 from .._native._types import SavedPart, SavedState
 from ..errors import ArgumentError, Error, PeerError
 from ..torch import AllReduce, Plans
@@ -246,7 +247,7 @@ class GroupExchange:
 
 def _bytes(tensor: torch.Tensor) -> torch.Tensor:
     """The bytes of a contiguous tensor: gloo and NCCL have no collectives of some types (int16, uint16, float8)."""
-    return tensor.view(-1).view(torch.uint8)
+    return tensor_bytes(tensor)
 
 
 def _first_bad(tensors: Sequence[torch.Tensor]) -> int:

@@ -131,7 +131,7 @@ def _of_tensor(x: torch.Tensor, what: str, written: bool) -> Words:
     if not flat.is_contiguous() or not _memory._aligned(flat):
         _refuse_copy(what, written, "contiguous and aligned")
         flat = flat.clone(memory_format=torch.contiguous_format)
-    return Words(dtype, tuple(x.shape), flat.reshape(-1).view(torch.uint8).numpy().view(word_type(dtype)), x)
+    return Words(dtype, tuple(x.shape), _memory.tensor_bytes(flat).numpy().view(word_type(dtype)), x)
 
 
 def _on_device(x: Tensor, what: str, written: bool, place: _device.Place) -> DeviceWords:
