@@ -26,8 +26,8 @@ bool zeros(const uint8_t* from, const uint8_t* to) {
 
 const char* sentence_of(row_rule broken) {
   switch (broken) {
-    case row_rule::none: break;
-    case row_rule::mode: return "unknown mode";
+    case row_rule::none:
+    case row_rule::mode: break;  // refuse_mode
     case row_rule::universe: return "count or support exceeds universe";
     case row_rule::support_is_count: return "support differs from count";
     case row_rule::dense_stores_nothing: return "sizes are stored, but the segment is dense";
@@ -40,6 +40,11 @@ const char* sentence_of(row_rule broken) {
     case row_rule::whole_blocks: return "elements are not whole blocks";
   }
   return "";
+}
+
+// Of a mode that is reserved the rest of the header is unknown, so a reader looks for one before it reads that.
+dr_status refuse_mode(uint32_t mode, dr_error& error) {
+  return mode > mode_dense ? reserved_in_frame(error, "unknown mode", mode) : DR_OK;
 }
 
 // Computes the sizes that are not stored, and checks the stored ones against their bounds.
@@ -64,10 +69,11 @@ dr_status read_sizes(const wire_plan& plan, uint32_t rule, wire_row& row, uint64
 dr_status read_short(const uint8_t* data, size_t size, frame_view& out, dr_error& error) {
   if (out.flags & (DR_FRAME_TAG | DR_FRAME_STATUS))
     return corrupt_frame(error, "a short frame has neither tag nor status", out.flags);
-  if (size < 18) return truncated(error, size, 18);
-  const unsigned width = data[frame_at::flags] & short_small ? 2 : 3;
   wire_row row;
   row.mode = short_mode(data[frame_at::flags]);
+  if (const dr_status s = refuse_mode(row.mode, error)) return s;
+  if (size < 18) return truncated(error, size, 18);
+  const unsigned width = data[frame_at::flags] & short_small ? 2 : 3;
   row.universe = load_bytes(data + frame_at::universe, 3);
   row.count = load_bytes(data + frame_at::count, width);
   const uint8_t* const table = data + frame_at::count + width;
@@ -145,7 +151,10 @@ dr_status read_general(const uint8_t* data, size_t size, frame_view& out, dr_err
     return corrupt_frame(error, "status and its flag disagree", status);
   if (size < head + table) return truncated(error, size, head + table);
   if (out.status) {
-    if (!is_status_head(rows, widths, table)) return corrupt_frame(error, "a status frame has segments", rows);
+    if (rows) return corrupt_frame(error, "a status frame has segments", rows);
+    if (widths) return corrupt_frame(error, "a status frame has column widths", widths);
+    if (table > status_message_max)
+      return corrupt_frame(error, "the message of a status frame is longer than 255 bytes", table);
     if (!is_status(status)) return corrupt_frame(error, "unknown status", status);
     std::memcpy(out.message, data + head, table);
     hide_controls(out.message, table);
@@ -154,7 +163,8 @@ dr_status read_general(const uint8_t* data, size_t size, frame_view& out, dr_err
     return zeros(data + head + table, data + out.header_size) ? DR_OK
                                                               : corrupt_frame(error, "padding is not zero", table);
   }
-  uint64_t width[frame_columns], row_size = rows == 1 ? 0 : 8;
+  const uint64_t check_size = rows == 1 ? 0 : 8;  // of a row, in the header
+  uint64_t width[frame_columns], row_size = check_size;
   for (size_t c = 0; c < frame_columns; ++c) {
     width[c] = widths >> (4 * c) & 15;
     if (width[c] > 8) return corrupt_frame(error, "a column is wider than 8 bytes", width[c]);
@@ -162,13 +172,16 @@ dr_status read_general(const uint8_t* data, size_t size, frame_view& out, dr_err
   }
   if (widths >> 28 || width[col_info] < 1 || width[col_info] > 2 || width[col_universe] < 1)
     return corrupt_frame(error, "impossible column widths", widths);
-  if (rows > (size - head - table) / row_size) return truncated(error, size, head + table + rows * row_size);
   out.header_size = padded(head + table + rows * row_size);
-  if (size < out.header_size) return truncated(error, size, out.header_size);
+  if (rows > (size - head - table) / (check_size + width[col_info])) return truncated(error, size, out.header_size);
   named_entries named;
-  const uint8_t* const infos = data + head + table + (rows == 1 ? 0 : 8 * rows);
-  for (uint64_t i = 0; i < rows; ++i)
-    named.add(entry_of(load_bytes(infos + i * width[col_info], static_cast<unsigned>(width[col_info]))));
+  const uint8_t* const infos = data + head + table + check_size * rows;
+  for (uint64_t i = 0; i < rows; ++i) {
+    const uint64_t info = load_bytes(infos + i * width[col_info], static_cast<unsigned>(width[col_info]));
+    if (const dr_status s = refuse_mode(mode_of(info), error)) return s;
+    named.add(entry_of(info));
+  }
+  if (size < out.header_size) return truncated(error, size, out.header_size);
   const uint64_t entries = std::min<uint64_t>(named.count(), table / plan_entry_min);
   if (const uint64_t memory = frame_view::memory_of(entries, rows, table); memory > memory_max)
     return fail(error, DR_E_CAPACITY, "frame: the header needs %" PRIu64 " bytes; the limit leaves %" PRIu64, memory,
@@ -248,9 +261,7 @@ dr_status read_rows(const uint8_t* data, size_t available, uint64_t size, frame_
     if (row.entry >= out.entries) return corrupt_frame(error, "a segment names a missing plan entry", row.entry);
     const wire_plan& plan = out.plans[row.plan];
     const uint32_t rule = row_flags(plan);
-    if (const row_fault f = check_counts(row, rule))
-      return f.broken == row_rule::mode ? reserved_in_frame(error, sentence_of(f.broken), f.what)
-                                        : corrupt_frame(error, sentence_of(f.broken), f.what);
+    if (const row_fault f = check_counts(row, rule)) return corrupt_frame(error, sentence_of(f.broken), f.what);
     if (row.continues) {
       if (i == 0) return corrupt_frame(error, "the first segment continues a tensor", 0);
       const wire_plan& before = out.plans[out.rows[i - 1].plan];

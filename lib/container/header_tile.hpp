@@ -145,6 +145,8 @@ struct judge_frames {
     // The sender chooses tag and list, and in the short form the mode.
     const uint32_t free = DR_FRAME_LIST | (a.shape.short_form ? short_mode_flags(3) : uint32_t{DR_FRAME_TAG});
     if ((flags & ~free) != (a.head[frame_at::flags] & ~free)) return refuse(DR_E_CORRUPT, frame_at::flags, flags);
+    if (a.shape.short_form && short_mode(flags) > mode_dense)
+      return refuse(DR_E_UNSUPPORTED, frame_at::flags, short_mode(flags));
     return flags;
   }
 

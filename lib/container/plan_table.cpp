@@ -1,5 +1,6 @@
 #include "container/plan_table.hpp"
 
+#include <algorithm>
 #include <bit>
 #include <cinttypes>
 
@@ -81,9 +82,16 @@ uint32_t row_flags(const wire_plan& plan) {
 
 namespace {
 
+dr_status read_varint(frame_cursor& in, const char* what, uint64_t& x, dr_error& error) {
+  if (in.varint(x)) return DR_OK;
+  const bool ends = in.left() >= 10 || std::any_of(in.at, in.end, [](uint8_t byte) { return byte < 0x80; });
+  return fail(error, DR_E_CORRUPT, "frame: %s in %s",
+              ends ? "a varint with superfluous groups, or not below 2^64," : "truncated plan table", what);
+}
+
 dr_status read_stage(frame_cursor& in, dr_role role, stage& out, dr_error& error) {
   uint64_t head;
-  if (!in.varint(head)) return corrupt_frame(error, "truncated plan table in a codec id", in.left());
+  if (const dr_status s = read_varint(in, "a codec id", head, error)) return s;
   const uint64_t id = head >> 1;
   out.codec = id <= 0xffff ? find_codec(role, static_cast<uint32_t>(id)) : nullptr;
   uint32_t length = 0;
@@ -99,8 +107,9 @@ dr_status read_stage(frame_cursor& in, dr_role role, stage& out, dr_error& error
   size_t given = 0;
   for (; fields.left(); ++given) {
     uint64_t x;
-    if (given == out.codec->field_count || !fields.varint(x))
-      return corrupt_frame(error, "the number of wire fields differs from the declared one", given);
+    if (given == out.codec->field_count)
+      return corrupt_frame(error, "a codec has more wire fields than it declares", given);
+    if (const dr_status s = read_varint(fields, "a codec's fields", x, error)) return s;
     const dr_field& f = *dr_field_at(out.codec->fields, given);
     if (x < f.minimum || x > f.maximum)
       return fail(error, DR_E_CORRUPT, "frame: %s: %s = %" PRIu64 " is not in %" PRIu64 " … %" PRIu64, out.codec->name,
@@ -120,8 +129,8 @@ dr_status read_tiles(frame_cursor& in, wire_plan& plan, dr_error& error) {
   const uint32_t log2_size = form & 15;
   if (form >> 4 != static_cast<uint32_t>(tile_kind::cosines) || log2_size < 1 || log2_size > log2_tile_max)
     return reserved_in_frame(error, "unknown transform", form);
-  if (!in.varint(columns) || columns > universe_max)
-    return corrupt_frame(error, "columns of a transform are not below 2^32", columns);
+  if (const dr_status s = read_varint(in, "the columns of a transform", columns, error)) return s;
+  if (columns > universe_max) return corrupt_frame(error, "columns of a transform are not below 2^32", columns);
   if (plan.dtype != DR_F32 || plan.width != 1)
     return corrupt_frame(error, "a transform is of single values of f32", plan.dtype);
   plan.tiles = {tile_kind::cosines, static_cast<uint8_t>(log2_size), static_cast<uint32_t>(columns)};
@@ -142,8 +151,8 @@ dr_status read_plan(frame_cursor& in, wire_plan& out, dr_error& error) {
   if (!out.dtype) return corrupt_frame(error, "invalid value type in the plan table", head.type);
   if (head.has_width()) {
     uint64_t width = 0;
-    if (!in.varint(width) || width < 2 || width > universe_max)
-      return corrupt_frame(error, "width is not in 2 … 2^32 - 1", width);
+    if (const dr_status s = read_varint(in, "a width", width, error)) return s;
+    if (width < 2 || width > universe_max) return corrupt_frame(error, "width is not in 2 … 2^32 - 1", width);
     out.width = static_cast<uint32_t>(width);
   }
   if (head.has_transform())
@@ -172,6 +181,8 @@ dr_status read_plan(frame_cursor& in, wire_plan& out, dr_error& error) {
     return corrupt_frame(error, "codecs that a patch does not support", head.type);
   if (!out.patch && (out.value().has(DR_NEEDS_BASE) || out.index().has(DR_NEEDS_BASE)))
     return corrupt_frame(error, "a codec needs a base, but this is not a patch", head.type);
+  if (out.width != 1 && out.index().has(DR_NEEDS_BASE))
+    return corrupt_frame(error, "an index codec of patches is of rows of one value", out.width);
   if (out.carries_order && !(reorders && out.index().has(DR_CARRIES_ORDER) && out.index().block == 1))
     return corrupt_frame(error, "the keys cannot carry an order", head.type);
   if ((out.order().count != 0) != (reorders && !out.carries_order))

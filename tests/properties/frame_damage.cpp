@@ -193,7 +193,101 @@ TEST_CASE("a payload with any bit flipped under a correct check is refused or in
   }
 }
 
-// Other codecs, fields, types, widths, modes, counts, sizes: whatever a header byte can say, of a frame of any length.
+// ---- Headers that no encoder writes -----------------------------------------------------------------------
+
+void append(bytes& out, uint64_t x, size_t size) {
+  for (size_t i = 0; i < size; ++i) out.push_back(static_cast<uint8_t>(x >> 8 * i));
+}
+
+// Headers of 1000 elements and a count of 5, without a right check, and what is behind their first fields.
+bytes short_header(uint8_t mode, const bytes& behind) {
+  bytes out = {'D', 'R', 1, static_cast<uint8_t>(DR_FRAME_SHORT | mode << 4 | 1 << 6)};
+  append(out, 0, 8);
+  append(out, 1000, 3);
+  append(out, 5, 2);
+  out.insert(out.end(), behind.begin(), behind.end());
+  return out;
+}
+bytes general_header(uint32_t rows, uint64_t table, uint32_t widths, const bytes& behind, uint8_t status = 0) {
+  bytes out = {'D', 'R', 1, static_cast<uint8_t>(status ? DR_FRAME_STATUS : 0)};
+  append(out, 0, 8);
+  append(out, rows, 4);
+  append(out, status, 2);
+  append(out, table, 2);
+  append(out, widths, 4);
+  out.insert(out.end(), behind.begin(), behind.end());
+  return out;
+}
+constexpr uint32_t one_byte_columns = 0x1111111;
+
+// So the rest of the header is unknown: neither its form nor a check is looked at.
+TEST_CASE("what FORMAT.md reserves for later is unsupported, whatever follows") {
+  cases::random_source random("reserved");
+  const auto with_garbage = [&](bytes frame, size_t n) {
+    while (n--) frame.push_back(static_cast<uint8_t>(1 + random.below(255)));
+    return frame;
+  };
+  const auto is_unsupported = [](const bytes& frame) { CHECK(inspect_status(frame) == DR_E_UNSUPPORTED); };
+  const std::pair<const char*, bytes> entries[] = {
+      {"no value codec", {0x08, 0x01}},
+      {"6 value codecs", {0x0e, 0x01}},
+      {"no index codec", {0x01, 0x01}},
+      {"7 index codecs", {0x39, 0x01}},
+      {"type 4", {0x09, 0x04}},
+      {"type 15", {0x09, 0x0f}},
+      {"type 5 of a patch", {0x09, 0x45}},
+      {"type bits 6 and 7", {0x09, 0xc1}},
+      {"a transform of p = 0", {0x09, 0x81, 0x10}},
+      {"a transform of p = 7", {0x09, 0x81, 0x17}},
+      {"another transform", {0x09, 0x81, 0x26}},
+      {"another type with a transform", {0x09, 0x84}},
+      {"a value codec", {0x09, 0x01, 0x50}},
+      {"a codec behind raw", {0x0a, 0x01, 0x02, 0x50}},
+      {"an index codec", {0x09, 0x01, 0x02, 0x50}},
+  };
+  for (int round = 0; round < 20; ++round) {
+    for (const auto& [what, entry] : entries) {
+      INFO(std::string(what));
+      is_unsupported(with_garbage(short_header(0, entry), 60));
+      for (const size_t more : {0, 20})
+        is_unsupported(with_garbage(general_header(1, entry.size() + more, one_byte_columns, entry), 200));
+    }
+    INFO("mode 3");
+    is_unsupported(with_garbage(short_header(3, {}), random.below(60)));
+    const bytes table = with_garbage({}, random.below(20));
+    for (const uint32_t rows : {1, 2, 3}) {
+      bytes behind = with_garbage(table, rows == 1 ? 0 : 8 * rows);
+      for (uint32_t i = 1; i < rows; ++i) append(behind, random.below(64) << 2, 1);
+      append(behind, 3 | random.below(64) << 2, 1);
+      is_unsupported(with_garbage(general_header(rows, table.size(), one_byte_columns, behind), random.below(60)));
+    }
+  }
+}
+
+TEST_CASE("the error of a header names what is wrong") {
+  client::context c;
+  receiver out(samples()[0].batch);
+  const auto refused = [&](const bytes& frame, const std::string& words) {
+    CHECK(out.decode(c, frame, 0) == DR_E_CORRUPT);
+    INFO(c.error());
+    CHECK(std::string(c.error()).find(words) != std::string::npos);
+  };
+  const std::string superfluous = "a varint with superfluous groups, or not below 2^64, in ";
+  refused(short_header(0, {0x09, 0x21, 0x82, 0x00, 0x02, 0x02}), superfluous + "a width");
+  refused(short_header(0, {0x09, 0x01, 0x82, 0x00, 0x02, 0x02}), superfluous + "a codec id");
+  refused(short_header(0, {0x09, 0x01, 0x02, 0x05, 0x02, 0x89, 0x00}), superfluous + "a codec's fields");
+  refused(short_header(0, {0x09, 0x81, 0x16, 0x85, 0x00, 0x02, 0x02}), superfluous + "the columns of a transform");
+  refused(short_header(0, {0x09, 0x01, 0x82}), "truncated plan table in a codec id");
+  // (Also of an entry that no segment uses, and of a count of 0, for which no codec is called.)
+  for (const uint8_t index : {15 << 1, 16 << 1})
+    refused(short_header(0, {0x09, 0x61, 0x02, 0x02, index, 0, 0}),
+            "an index codec of patches is of rows of one value (value 2)");
+  refused(general_header(1, 0, 0, {}, DR_E_CORRUPT), "a status frame has segments (value 1)");
+  refused(general_header(0, 0, one_byte_columns, {}, DR_E_CORRUPT), "a status frame has column widths");
+  refused(general_header(0, 256, 0, bytes(256, 'x'), DR_E_CORRUPT), "longer than 255 bytes (value 256)");
+}
+
+// Other codecs, fields, types, modes, counts, sizes: whatever a header byte can say, of a frame of any length.
 TEST_CASE("a header with any byte replaced under a correct check is refused or in range") {
   client::context c;
   for (const sample& s : samples()) {

@@ -1736,7 +1736,7 @@ def read_entry(reader):
         refuse(first.needs_base or entry.index[0].codec.needs_base, "a codec that needs a base, but no patch")
     refuse(entry.carries and not (first.reorders and entry.index[0].codec.carries and entry.block == 1), "the keys cannot carry the order")
     refuse(bool(orders) != (first.reorders and not entry.carries), "an order list too many, or none")
-    refuse(first.width_one and width != 1, f"{first.name}: width {width}")
+    refuse(width != 1 and (first.width_one or entry.index[0].codec.width_one), f"a codec of rows of one value, width {width}")
     return entry
 
 
@@ -1767,7 +1767,6 @@ def run_list(stages, data, shape):
 def settle_row(row, stored_support, stored):
     """Checks what a header stores of a row against the rules, and sets support and the sizes of its sections."""
     entry = row.entry
-    unknown(row.mode == 3, "mode 3")
     refuse(row.mode == 1 and entry.patch, "a patch with raw indices")
     refuse(row.universe > MASK32, "universe above 2^32 - 1")
     refuse(row.count > row.universe, "count above universe")
@@ -1799,6 +1798,7 @@ def settle_row(row, stored_support, stored):
 
 def read_short_header(reader, flags):
     refuse(flags & ~(SHORT | LIST | 112), f"flags {flags:#x}")
+    unknown(flags >> 4 & 3 == 3, "mode 3")
     size = 2 if flags & 64 else 3
     universe, count = reader.uint(3), reader.uint(size)
     entry = read_entry(reader)
@@ -1824,12 +1824,14 @@ def read_general_header(reader, flags):
     refuse(status, "a status in a frame that is not a status frame")
 
     table = Reader(reader.take(table_size))
-    entries = []
-    while table.position < table_size:
-        entries.append(read_entry(table))
     nibbles = [widths >> 4 * i & 15 for i in range(8)]
     refuse(nibbles[0] not in (1, 2) or not 1 <= nibbles[1] <= 8 or max(nibbles[2:7]) > 8 or nibbles[7],
            f"column widths {widths:#x}")
+    infos = reader.position + (8 * n_rows if n_rows != 1 else 0)
+    unknown(any(info & 3 == 3 for info in reader.data[infos:infos + nibbles[0] * n_rows:nibbles[0]]), "mode 3")
+    entries = []
+    while table.position < table_size:
+        entries.append(read_entry(table))
     refuse(n_rows and bool(nibbles[3]) != any(replaces(entry) for entry in entries), "the support column is missing or in excess")
     names = ["check", "info", "universe", "count", "support", "value", "order", "index"]
     columns = {}

@@ -508,7 +508,7 @@ REFUSED = {
     "type 0 of a patch": short(plan=b"\x09\x40\x02\x02"), "patch without checks": short(plan=b"\x09\x41\x02\x02", row={}),
     "patch with raw indices": short(entry("f32", [RAW], INDEX["golomb"], patch=True), row={}, mode=1, base=[0] * 100), "patch of half": short(plan=b"\x09\x41\x08\x02", row={}),
     "patch by a filter": short(entry("f32", [RAW], [BLOOM["leftmost"]], patch=True), row={}, base=[0] * 100), "patch of blocks": short(entry("f32", [RAW], [KEYS], block=8, patch=True), row={}, base=[0] * 100),
-    "ulp without a base": short(entry("f32", [stage("value", "ulp")], [KEYS]), row={}), "magnitude without a base": short(entry("f32", [RAW], [stage("index", "magnitude")]), row={}),
+    "ulp without a base": short(entry("f32", [stage("value", "ulp")], [KEYS]), row={}), "magnitude of width 2": short(entry("f32", [RAW], [stage("index", "magnitude")], width=2, patch=True), row={}, base=[0] * 200), "magnitude without a base": short(entry("f32", [RAW], [stage("index", "magnitude")]), row={}),
     "patch whose result has another check": short(entry("f32", [RAW], [KEYS], patch=True), row={3: [5]}, base=[0] * 100, checks=[decoder.check_of_words([0] * 100, "f32"), 5]), "width 1 written": short(plan=b"\x09\x21\x01\x02\x02"),
     "width 0": short(plan=b"\x09\x21\x00\x02\x02"), "varint with a zero group": short(plan=b"\x09\x01\x82\x00\x02"),
     "varint of 11 bytes": short(plan=b"\x09\x21" + b"\x80" * 10 + b"\1\2\2"), "varint of 65 bits": short(plan=b"\x09\x21" + b"\x80" * 9 + b"\2\2\2"),
@@ -686,6 +686,9 @@ def test_room_for_later_is_said_before_any_check():
         data = REFUSED[name]
         with pytest.raises(Unsupported):
             decode_frame(data[:4] + bytes([data[4] ^ 1]) + data[5:])
+        if "mode" in name:  # (behind it the rest of the header is unknown)
+            with pytest.raises(Unsupported):
+                decode_frame(data[:15 if data[3] & 1 else 24 + data[18] + 2 * 8 + 1] + bytes([255] * 40))
 
 
 @pytest.mark.parametrize("name", REFUSED)
