@@ -101,6 +101,14 @@ def test_how_many_are_kept_is_for_decode():
     assert e.value.instead == "write: count(chosen)"
 
 
+@pytest.mark.parametrize("call, instead", [("positions(chosen)", "positions(chosen)"), ("keep(v, chosen)", "keep(…, chosen)")])
+def test_what_is_kept_has_a_name(call, instead):
+    changed = text("graddrop").replace(f"= {call}", f"= {call.replace('chosen', 'v > 0.5')}", 1)
+    with pytest.raises(LanguageError, match="takes the name of a condition") as e:
+        program_of(changed, "mine.drc")
+    assert e.value.instead == f"write: chosen = abs(v) > …, then {instead}"
+
+
 def test_numbers_of_runs_and_of_all_values_are_not_the_same():
     wire = "codec c\nwire bucket: int 1..9 = 2\npayload\n  a: f32[n]\n  b: f32[n]\nencode v\n"
     made = program_of(wire + "  a = v * largest(v by bucket)\n  b = v * largest(v)\ndecode\n  return a + b * bucket\n")

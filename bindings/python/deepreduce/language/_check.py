@@ -724,7 +724,8 @@ class _Checker:
         chosen = node.args[-1]
         kind, local = self.known(chosen.word) if chosen.kind == "name" else self.known("")
         if kind != "local" or not is_int(local.expr) or local.expr.shape != EACH:
-            raise fail(f"`{word}` takes the name of a condition on all values", place, f"write: chosen = abs(v) > …, then {word}(…, chosen)")
+            call = "positions(chosen)" if word == "positions" else "keep(…, chosen)"
+            raise fail(f"`{word}` takes the name of a condition on all values", place, f"write: chosen = abs(v) > …, then {call}")
         if self.program.mask not in (None, local):
             raise fail("two conditions of what is kept", place, "a codec keeps values once")
         if self.program.counted is None:
