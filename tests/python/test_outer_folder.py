@@ -706,6 +706,81 @@ def test_a_weight_of_a_step_is_a_number_of_any_kind(tmp_path, weight):
     assert type(outer._weights[0][0]) is float and outer._weights == [(3, 1)] and outer.step(weight=weight)
 
 
+WEIGHED = ["sparseloco", "demo", "distro", "pulseloco", TOP.replace("raw", "half"), "index=all value=half", "index=all value=sign merge=vote", None]
+
+
+@pytest.mark.parametrize("plan", WEIGHED)
+def test_only_the_proportions_of_weights_count_also_in_residuals(tmp_path, plan):
+    """Two workers move alike, so the mean is what they move, whatever their weights are. A worker resumes in between; once from a
+    state of an earlier version, whose residual was multiplied by the weight."""
+    cases = {"one": lambda *_: 1.0, "equal": lambda *_: 2.0**22, "alike": lambda i, at: 2.0 ** (at % 5), "unlike": lambda i, at: [2.0 ** (at % 5), 3.0][i]}
+    finals = {}
+    for case, weight in cases.items():
+        world = World()
+
+        def worker(i, case=case, world=world, weight=weight):
+            def made():
+                model = model_of(0, 5000, COARSE)
+                return model, Outer(model, plan, every=1, dense_below=0, optimizer=sgd, group=world.folder(tmp_path / case, f"w{i}"))
+
+            def live():
+                (model, outer), generator = made(), torch.Generator().manual_seed(0)
+                for at in range(8):
+                    world.sleep(f"w{i}", 1.0)
+                    if at in (3, 6) and i == 0:
+                        state, weights = outer.state_dict(), model.state_dict()
+                        if at == 6:
+                            outer._exchange._coders[0].sender.scale(weight(i, at))
+                            state = outer.state_dict()
+                            del state["exchange"]["weighted"]
+                        model, outer = made()
+                        model.load_state_dict(weights)
+                        outer.load_state_dict(state)
+                    model.weight.data += 0.01 * torch.randn(5000, generator=generator) * (model.weight.data.abs() if plan == "pulseloco" else 1)
+                    outer.step(weight(i, at))
+                assert outer.info.last.workers == ("w0", "w1")
+                finals[case] = weights_of(outer)
+
+            world.start(f"w{i}", live)
+
+        worker(0)
+        worker(1)
+        world.run()
+    moved = torch.dist(finals["one"]["weight"], model_of(0, 5000, COARSE).weight)
+    assert same_bits(finals["equal"], finals["one"]) and same_bits(finals["alike"], finals["one"]) and moved > 1e-3
+    assert torch.dist(finals["unlike"]["weight"], finals["one"]["weight"]) < 1e-5 * moved + 1e-4
+
+
+def sgd(weights):
+    return torch.optim.SGD(weights, lr=1.0)
+
+
+@pytest.mark.parametrize("plan", [TOP, TOP.replace("0.05", "1"), None])
+def test_a_mean_of_unequal_weights_is_theirs_also_where_one_is_refused_or_by_an_earlier_version(tmp_path, plan, monkeypatch):
+    pack = _contribution.pack
+
+    def packed(name, number, terms, base, weight, fault, slots, *rest):
+        data = pack(name, number, terms, base, weight, fault, slots, *rest)
+        body = b"DROUTER1" + data[8:-16]
+        return body + hashlib.blake2b(body, digest_size=16).digest() if name == "w3" else data
+
+    monkeypatch.setattr(_folder_exchange, "pack", packed)
+
+    def work(model, outer):
+        at = int(outer._exchange._folder.name[1])
+        for number in range(2):
+            outer._exchange._folder._sleep(0.05)
+            model.weight.data[:100] += [1.0, 2.0, 3.0, 5.0 * 4, 2.0**30 if number else 0.0][at]  # (what w3 moves is multiplied by its weight)
+            for _ in range(2):
+                outer.step(weight=[1.0, 2.0, 2.0**-50, 4.0, 2.0**50 if number else 2.0][at])
+
+    found = together(World(), tmp_path, {f"w{i}": work for i in range(5)}, plan)
+    model, outer = found["w0"]
+    assert outer.info.last.workers == ("w0", "w1", "w2", "w3") and list(outer.info.last.refused) == ["w4"]
+    first, second = (round((1.0 + 2 * 2.0 + 4 * 5.0) / total / UNIT) * UNIT for total in (9.0, 7.0))
+    assert torch.equal((model.weight - model_of(hash_of("w0")).weight)[:100], torch.full((100,), first + second))
+
+
 def test_a_parameter_that_was_replaced_is_named_before_anything_is_sent(tmp_path):
     model = model_of()
     outer = Outer(model, TOP, every=2, group=Folder(tmp_path, "w0"))
@@ -1139,7 +1214,8 @@ def test_a_contribution_that_changed_after_the_round_was_closed_is_an_error_not_
 
 def test_no_bytes_of_a_contribution_do_more_than_be_refused():
     good = _contribution.pack("w0", 3, "terms", "base", 1.0, "", [b"slot"], b"copies")
-    assert bytes(_contribution.unpack(good, "w0", 3, "terms", 6).slots[0]) == b"slot"
+    assert bytes(_contribution.unpack(good, "w0", 3, "terms", 6).slots[0]) == b"slot" and good[:8] == b"DROUTER1"
+    assert _contribution.pack("w0", 3, "terms", "base", 2.0, "", [], b"")[:8] == b"DROUTER2"  # an earlier version refuses it
     random_bytes = random.Random(5)
 
     def signed(body):

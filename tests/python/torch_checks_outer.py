@@ -38,7 +38,7 @@ def inner_steps(model, inner, outer, first, last, scale=1.0, **options):
         inner.zero_grad()
         (scale * model(torch.randn(8, 20)).float().square().mean()).backward()
         inner.step()
-        if outer.step(**options):
+        if outer.step(**{key: value(step) for key, value in options.items()}):
             rounds.append(step)
     return rounds
 
@@ -177,12 +177,17 @@ def a_resumed_run_goes_on_bit_for_bit():
         {"plan": "pulseloco", "every": 5, "dense_below": 0},
         {"plan": "pulseloco", "every": 6, "dense_below": 0, "fragments": 3, "overlap": 1},
         {"plan": "transform=lowrank(rank=2) feedback=residual", "every": 5},
+        {"plan": "index=all value=uniform_quant(bits=4) feedback=residual exchange=owner", "every": 5},
     ):
         expected = None
+
+        def weight(step):
+            return 2.0 + dist.get_rank() * (1 + step % 7)
+
         for cut in (None, 8, 10, 11, 15):
             model = Norms()
             outer, inner = Outer(model, **options), adam(model)
-            inner_steps(model, inner, outer, 0, cut or 20, weight=2.0 + dist.get_rank())
+            inner_steps(model, inner, outer, 0, cut or 20, weight=weight)
             if cut:
                 file = io.BytesIO()
                 torch.save([model.state_dict(), inner.state_dict(), outer.state_dict()], file)
@@ -194,7 +199,7 @@ def a_resumed_run_goes_on_bit_for_bit():
                 outer, inner = Outer(model, **options), adam(model)
                 for part, state in zip((model, inner, outer), states):
                     part.load_state_dict(state)
-                inner_steps(model, inner, outer, cut, 20, weight=2.0 + dist.get_rank())
+                inner_steps(model, inner, outer, cut, 20, weight=weight)
             found = buffers_of(model)
             expected = found if expected is None else expected
             assert torch.equal(found.view(torch.int64), expected.view(torch.int64)), (options, cut)
@@ -497,6 +502,53 @@ def weights_are_those_of_the_mean():
             model.weight.data += 1.0 + dist.get_rank()
             outer.step(weight=[100, 300][dist.get_rank()])
         assert torch.allclose(model.weight.data, torch.full((30, 30), (2 * 100 + 4 * 300) / 400), atol=1e-5)
+
+
+@check("outer")
+def only_the_proportions_of_weights_count_also_in_residuals():
+    """The ranks move alike, so the mean is what they move, whatever their weights are. Half way they resume; in one case from a
+    state of an earlier version, whose residual was multiplied by the weight."""
+    rank, cases = dist.get_rank(), {"one": lambda at: 1.0, "equal": lambda at: 2.0**22, "unlike": lambda at: [1.0 + at * 5 % 8, 3.0][dist.get_rank()]}
+    owner = "feedback=residual exchange=owner"
+    for plan, near in {
+        "sparsify=topr(ratio=0.1) feedback=residual index=golomb value=raw": 1e-5,
+        f"sparsify=topr(ratio=0.1) index=golomb {owner}": 1e-5,
+        f"index=all value=uniform_quant(bits=4) {owner}": 1e-2,
+        "transform=lowrank(rank=2) feedback=residual": 1e-4,
+        "sparseloco": 0.1,
+        "pulseloco": 1e-2,
+        "index=all value=half": 1e-3,
+        None: 1e-5,
+    }.items():
+        found = {}
+        for case, weight in cases.items():
+            generator = torch.Generator().manual_seed(0)
+            drift = 0.02 * torch.randn(60, 60, generator=generator)
+
+            def made():
+                model = {"w": torch.zeros(60, 60)}
+                return model, Outer(model, plan, every=1, dense_below=0, optimizer=lambda weights: torch.optim.SGD(weights, lr=1.0))
+
+            model, outer = made()
+            for at in range(16):
+                if at == 8:
+                    trained = model["w"].clone()
+                    if case == "equal":
+                        for reduce in outer._exchange._reduces:
+                            if reduce.keeps:
+                                reduce.scale_residuals(weight(at))
+                    state = outer.state_dict()
+                    if case == "equal":
+                        del state["exchange"]["factors"], state["exchange"]["usual"]
+                    model, outer = made()
+                    model["w"].copy_(trained)
+                    outer.load_state_dict(state)
+                model["w"] += drift + 0.01 * torch.randn(60, 60, generator=generator)
+                outer.step(weight(at))
+            assert same_on_all_ranks(model["w"])
+            found[case] = model["w"]
+        assert torch.equal(found["equal"], found["one"]), (rank, plan, torch.dist(found["equal"], found["one"]))
+        assert torch.dist(found["unlike"], found["one"]) < near * found["one"].norm(), (plan, torch.dist(found["unlike"], found["one"]))
 
 
 @check("outer")

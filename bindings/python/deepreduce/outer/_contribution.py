@@ -1,7 +1,10 @@
 """Contributions to a round in a Folder: their bytes, and the rules by which all workers judge them.
 
-    "DROUTER1", the size of the header (u32, little-endian), the header (JSON: name, round, terms, base, weight, fault, options),
+    "DROUTER2", the size of the header (u32, little-endian), the header (JSON: name, round, terms, base, weight, fault, options),
     slots of a Sender, each after its size (u64), the buffers that are copied, blake2b of all before (16 bytes)
+
+The slots are of the moves as they are. Those of "DROUTER1" are multiplied by the weight, as earlier versions wrote them; with weight
+1 it is the same, and is written so that they read it.
 """
 
 from __future__ import annotations
@@ -18,7 +21,8 @@ from .._native._types import Array
 from ..errors import Error
 from ._round_options import Options, packed
 
-_MAGIC, _SIZE, _SLOT, _CHECK = b"DROUTER1", struct.Struct("<I"), struct.Struct("<Q"), 16
+_MAGIC, _TIMES_WEIGHT = b"DROUTER2", b"DROUTER1"
+_SIZE, _SLOT, _CHECK = struct.Struct("<I"), struct.Struct("<Q"), 16
 HEADER_MAX = 1 << 16
 WEIGHTS = (2.0**-60, 2.0**60)  # of a contribution: the sums of others, and their quotients, would overflow, or be no numbers
 _LANES = 1 << 16
@@ -30,7 +34,8 @@ class Refused(Error):
 
 class Contribution(NamedTuple):
     """base: the check of the agreed weights that it starts from. fault: why there are no slots; or "". options: of its outer
-    optimizer, unchecked; None: it is by an earlier version."""
+    optimizer, unchecked; None: it is by an earlier version. factor: of its slots in the weighted sum, which is `weight` unless they
+    were multiplied by it."""
 
     name: str
     base: str
@@ -38,7 +43,8 @@ class Contribution(NamedTuple):
     fault: str
     slots: List[memoryview]
     copies: memoryview
-    options: object = None
+    options: object
+    factor: float
 
 
 def pack(
@@ -48,7 +54,7 @@ def pack(
     if options is not None:
         header["options"] = packed(options)
     text = json.dumps(header).encode()
-    data = bytearray(_MAGIC + _SIZE.pack(len(text)) + text + _SIZE.pack(len(slots)))
+    data = bytearray((_TIMES_WEIGHT if weight == 1 else _MAGIC) + _SIZE.pack(len(text)) + text + _SIZE.pack(len(slots)))
     for slot in slots:
         data += _SLOT.pack(len(slot))
         data += bytes(slot)
@@ -67,7 +73,8 @@ def unpack(data: bytes, name: str, number: int, terms: str, copies: int) -> Cont
     copies  bytes of the buffers that are copied
     """
     view = memoryview(data)
-    if len(data) < overhead(0, 0) - HEADER_MAX or bytes(view[: len(_MAGIC)]) != _MAGIC:
+    magic = bytes(view[: len(_MAGIC)])
+    if len(data) < overhead(0, 0) - HEADER_MAX or magic not in (_MAGIC, _TIMES_WEIGHT):
         raise Refused(f"its {len(data)} bytes are not a contribution")
     if hashlib.blake2b(view[:-_CHECK], digest_size=_CHECK).digest() != bytes(view[-_CHECK:]):
         raise Refused(f"its {len(data)} bytes are damaged: their check differs")
@@ -103,7 +110,7 @@ def unpack(data: bytes, name: str, number: int, terms: str, copies: int) -> Cont
         raise Refused(f"its weight is {weight}, not from 2^-60 to 2^60")
     if end - at != copies:
         raise Refused(f"its copied buffers have {end - at} bytes, not {copies}")
-    return Contribution(name, base, weight, fault, slots, view[at:end], header.get("options"))
+    return Contribution(name, base, weight, fault, slots, view[at:end], header.get("options"), weight if magic == _MAGIC else 1.0)
 
 
 def norm_of(arrays: Sequence[Array]) -> float:

@@ -71,6 +71,7 @@ class FolderExchange:
         self._sent: Optional[_Sent] = None  # until its round is in the agreed weights
         self._unposted: Optional[bytes] = None  # its bytes, until they are written
         self._done: Optional[Round] = None  # from then on, until finish returns it
+        self._are_weighted: Set[int] = set()  # fragments whose residual an earlier version has multiplied by a weight
         self._until = 0.0
         self._apart: Callable[[Sequence[str]], None] = lambda names: None
         self.round = 0
@@ -133,6 +134,10 @@ class FolderExchange:
         if not fault:
             if self._weighs:
                 self._agreed.on_cpu(moves)
+            at = number % len(self._coders)
+            if at in self._are_weighted:  # (by which one it does not say)
+                coder.sender.scale(1 / weight)
+                self._are_weighted.discard(at)
             try:
                 slots = [slot.copy() for slot in coder.encode(moves, number, self._private_seed)]
                 slots += buffers.encode(means, number, self._private_seed) if buffers else []
@@ -311,9 +316,9 @@ class FolderExchange:
         """The contributions to apply, their base, and the options of the outer optimizer to apply them by ({}: they have none). It
         depends on the bytes alone, so it is the same on all workers."""
         coder, buffers, _ = self._coders_of(number)
-        both = [coder, buffers] if buffers else [coder]
-        for used in both:
-            used.begin_sum()
+        coder.begin_sum([contribution.factor for contribution in found])
+        if buffers:
+            buffers.begin_sum([1.0])
         base = usual([contribution.base for contribution in found]) if found else ""
         options = self._usual_options([contribution for contribution in found if contribution.base == base])
         sound, norms = [], []
@@ -327,7 +332,7 @@ class FolderExchange:
                 if len(contribution.slots) != coder.units + (buffers.units if buffers else 0):
                     raise Refused(f"it has {len(contribution.slots)} slots")
                 moved = list(coder.merge([contribution.slots[: coder.units]], number).values())
-                norm = norm_of(moved) / contribution.weight
+                norm = norm_of(moved) * contribution.factor / contribution.weight
                 if buffers:
                     moved = list(buffers.merge([contribution.slots[coder.units :]], number).values())
                     norm += 0.0 if math.isfinite(norm_of(moved)) else math.inf
@@ -338,8 +343,9 @@ class FolderExchange:
                 continue
             sound.append(contribution)
             norms.append(norm)
-            for used in both:
-                used.add()
+            coder.add(contribution.factor)
+            if buffers:
+                buffers.add(1.0)
         accepted = []
         for contribution, norm, absurd in zip(sound, norms, beyond(norms, self._folder.norm_bound)):
             if absurd:
@@ -366,15 +372,13 @@ class FolderExchange:
 
     def _merge(self, number: int, accepted: Sequence[Contribution]) -> None:
         coder, buffers, copies = self._coders_of(number)
-        merged = coder.mean([contribution.slots[: coder.units] for contribution in accepted], number)
+        factors, total = [contribution.factor for contribution in accepted], math.fsum(contribution.weight for contribution in accepted)
+        merged = coder.mean([contribution.slots[: coder.units] for contribution in accepted], number, factors, total)
         moves = {name: torch.from_numpy(array) for name, array in merged.items()}
-        scale = len(accepted) / math.fsum(contribution.weight for contribution in accepted)
-        if scale != 1:
-            for moved in moves.values():
-                moved.mul_(scale)
         means: Tensors = {}
         if buffers:
-            made = buffers.mean([contribution.slots[coder.units :] for contribution in accepted], number)
+            ones = [1.0] * len(accepted)
+            made = buffers.mean([contribution.slots[coder.units :] for contribution in accepted], number, ones, len(ones))
             means = {name: torch.from_numpy(array) for name, array in made.items()}
         copied = tensors_from(bytes(accepted[0].copies), self._agreed.copies) if copies else {}
         self._agreed.apply(moves, means, copied)
@@ -411,7 +415,8 @@ class FolderExchange:
     # ---- Checkpoints ----
 
     def state_dict(self) -> SavedState:
-        return {"coders": {str(i): coder.saved() for i, coder in enumerate(self._coders)}, "members": sorted(self._members)}
+        coders = {str(i): coder.saved() for i, coder in enumerate(self._coders)}
+        return {"coders": coders, "weighted": sorted(self._are_weighted), "members": sorted(self._members)}
 
     def load_state_dict(self, state: SavedPart, number: int) -> None:
         if "coders" not in state:
@@ -421,6 +426,7 @@ class FolderExchange:
         for i, coder in enumerate(self._coders):
             coder.sender.load_state_dict(state["coders"][str(i)])
         self._members, self.round = set(state["members"]), number
+        self._are_weighted = set(state.get("weighted", range(len(self._coders))))
         folder, stored = self._folder, self._folder.store().latest() or 0
         if stored < number and folder.closed(number - 1) is None:  # a new folder: other workers load these
             self._put()

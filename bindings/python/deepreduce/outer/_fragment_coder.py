@@ -45,7 +45,9 @@ class FragmentCoder:
         self._slots = [numpy.empty(unit.bound, numpy.uint8) for unit in self.sender.units]
         self.outputs: Dict[str, Array] = {name: numpy.empty(shape, numpy.float32) for name, shape in shapes.items()}
         plans = [self.sender.plan_of(name) for name in shapes]
-        self._adds_up = not any(plan.info.sparsifies or plan.name_of("merge") == "vote" for plan in plans)
+        self._votes = {name for name, plan in zip(shapes, plans) if plan.name_of("merge") == "vote"}
+        self._adds_up = not self._votes and not any(plan.info.sparsifies for plan in plans)
+        self._adds, self._unit = self._adds_up, 1.0
         self._sums: Dict[str, Array] = {}
         self._added = 0
 
@@ -99,26 +101,43 @@ class FragmentCoder:
 
     # A worker decodes each contribution to judge it, before it knows the mean's. Decoding a sparse one again, at the mean, costs
     # less than keeping it: of 4.2 M weights by `sparseloco` 0.7 ms, adding its decoded elements 1.5 ms (and a copy 16 MB); of
-    # 8-bit ones it costs 12 ms. So dense ones are added up as they are decoded.
+    # 8-bit ones it costs 12 ms. So dense ones are added up as they are decoded; and all that have other factors than the rest,
+    # since a merge has none.
 
-    def begin_sum(self) -> None:
-        self._added = 0
+    def begin_sum(self, factors: Sequence[float]) -> None:
+        """factors: of all contributions that will be added."""
+        self._added, self._unit = 0, max(factors, default=1.0)
+        self._adds = self._adds_up or len(set(factors)) > 1
 
-    def add(self) -> None:
-        """Adds what the last merge, of one contribution, returned."""
-        if self._adds_up:
+    def add(self, factor: float) -> None:
+        """Adds what the last merge, of one contribution, returned, times `factor`."""
+        if self._adds:
             for name, array in self.outputs.items():
+                part = array if factor == self._unit else array * numpy.float32(factor / self._unit)
                 if self._added:
-                    self._sums[name] += array
+                    self._sums[name] += part
                 else:
-                    numpy.copyto(self._sums.setdefault(name, numpy.empty_like(array)), array)
+                    numpy.copyto(self._sums.setdefault(name, numpy.empty_like(array)), part)
             self._added += 1
 
-    def mean(self, slots: Sequence[Sequence[Any]], number: int) -> Dict[str, Array]:
-        """As merge, of contributions that were added since begin_sum, or of some of them."""
-        if self._added != len(slots):
-            return self.merge(slots, number)
+    def mean(self, slots: Sequence[Sequence[Any]], number: int, factors: Sequence[float], total: float) -> Dict[str, Array]:
+        """The sum of the contributions times their factors, over `total`; in votes each has one. Of contributions that were added
+        since begin_sum, or of some of them. Valid until the next call."""
+        scale, found = self._unit / total, self._sums
+        if self._added != len(slots) and len(set(factors)) == 1:
+            scale, found = len(slots) * factors[0] / total, self.merge(slots, number)
+        else:
+            if self._added != len(slots):
+                self.begin_sum(factors)
+                scale = self._unit / total
+                for one, factor in zip(slots, factors):
+                    self.merge([one], number)
+                    self.add(factor)
+            if self._votes:
+                merged = self.merge(slots, number)
+                found = {name: merged[name] if name in self._votes else array for name, array in found.items()}
         self._added = 0
-        for array in self._sums.values():
-            array *= numpy.float32(1 / len(slots))
-        return self._sums
+        for name, array in found.items():
+            if scale != 1 and name not in self._votes:
+                array *= numpy.float32(scale)
+        return found

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import json
 import math
 import struct
@@ -24,7 +25,7 @@ from ..torch._terms import gathered, gathered_texts, require_same, signed
 from ._agreed import Agreed, Local, Tensors
 from ._round import Round
 
-_SAME = 4  # words that are the same on all ranks; after them, which tensor is not finite, and the weight
+_SAME = 4  # words that are the same on all ranks; after them, which tensor is not finite, the weight and the usual weight
 
 
 class GroupExchange:
@@ -50,6 +51,10 @@ class GroupExchange:
             for _ in fragments
         ]
         self._weighs = rules.weighs
+        factors = [plan.name_of("transform") == "lowrank" for _, plan in rules.pairs]
+        residuals = [plan.info.residual for _, plan in rules.pairs]
+        self._has_factors, self._keeps = any(factors), any(residuals)
+        self._scales = any(residual and not its for residual, its in zip(residuals, factors))
         if rules.weighs:
             for reduce, part in zip(self._reduces, fragments):
                 reduce._weights_of = agreed.on_cpu(part)
@@ -60,20 +65,27 @@ class GroupExchange:
         self._words: Any = None  # while a round is exchanged: (received, the Work)
         self._moves: Tensors = {}
         self._means: Tensors = {}
-        self._weight = 1.0
+        # What a rank sends is multiplied by its weight over the usual one: the mean of all ranks in the round before, the same on
+        # all: they do not wait for this round's before they encode. A residual is multiplied by what its moves were, and that of an
+        # owner's sum by the mean of these factors. Low-rank factors leave a residual of the mean, so for them ranks wait.
+        self._usual = 0.0  # unknown: the first round's
+        self._factors: List[Optional[List[float]]] = [[1.0, 1.0] for _ in fragments]  # of both; None: the weight, by an earlier version
 
     def start(self, number: int, steps: int, moves: Tensors, means: Tensors, copies: Tensors, weight: float) -> None:
-        """Sends how far this worker's weights and buffers moved."""
-        self._moves, self._means, self._copies, self._weight, self._number = moves, means, copies, weight, number
+        """Sends how far this worker's weights and buffers moved. It changes the moves."""
+        self._moves, self._means, self._copies, self._number = moves, means, copies, number
         check = int(self._agreed.check(), 16) if self._is_fresh else 0
         bad = _first_bad(list({**moves, **means}.values()))
-        words = [number, steps, check, int(self._is_fresh), bad, *struct.unpack("<q", struct.pack("<d", weight))]
+        words = [number, steps, check, int(self._is_fresh), bad, *struct.unpack("<2q", struct.pack("<2d", weight, self._usual))]
         engine, place = self._engine, "cpu" if self._engine.has_backend("cpu") else "cuda"
         sent = torch.tensor([signed(word) for word in words], device=place)
         received = torch.empty(engine.size * len(words), dtype=torch.int64, device=place)
         self._words = received, engine.issue(f"round {number}", all_gather, received, sent)
-        if self._is_fresh:  # (ranks at other rounds may be at other fragments: their collectives would not match)
+        if self._is_fresh or self._has_factors:  # (ranks at other rounds may be at other fragments: their collectives would not match)
             self._require_in_step(self._received())
+            usual = 0.0 if self._has_factors else self._weights()[0][1]
+            self._usual = usual or self._mean_weight()
+        self._weigh(weight)
         if self._weighs:
             self._agreed.on_cpu(moves)
         begun: List[AllReduce] = []
@@ -86,6 +98,26 @@ class GroupExchange:
                 reduce.cancel()
             raise
 
+    def _weigh(self, weight: float) -> None:
+        """Multiplies the moves, and the residual that is added to them."""
+        at, factor = self._number % len(self._fragments), weight / self._usual
+        known = self._factors[at]
+        own, summed = known or [weight, weight]
+        if factor != own and (self._scales if known else self._keeps):
+            self._reduces[at].scale_residuals(factor / own)
+        self._factors[at] = [factor, summed * factor / own]
+        if factor != 1:
+            for move in self._moves.values():
+                move.mul_(factor)
+
+    def _weigh_sums(self, factor: float) -> None:
+        """Now that all weights are known. The sums are made in the second half of a round."""
+        at = self._number % len(self._fragments)
+        own, summed = self._factors[at] or [factor, factor]
+        if factor != summed and self._scales:
+            self._reduces[at]._scale_fields(factor / summed, ("sums",))
+        self._factors[at] = [own, factor]
+
     def _in_use(self) -> List[Any]:
         found = [(self._reduces[self._number % len(self._fragments)], self._moves)]
         return found + ([(self._buffers, self._means)] if self._means else [])
@@ -94,7 +126,9 @@ class GroupExchange:
         """Updates the agreed weights to the next round."""
         begin, engine, pending = time.perf_counter(), self._engine, [reduce for reduce, _ in self._in_use()]
         try:
-            weights = self._compare(self._received())
+            self._compare(self._received())
+            mean = self._mean_weight()
+            self._weigh_sums(mean / self._usual)
             while pending:
                 reduce = pending.pop(0)
                 reduce.finish()
@@ -104,10 +138,10 @@ class GroupExchange:
                 reduce.cancel()
             raise
         self._is_fresh = False
-        scale = engine.size / sum(weights)
-        if scale != 1:
+        if self._usual != mean:
             for move in self._moves.values():
-                move.mul_(scale)
+                move.mul_(self._usual / mean)
+        self._usual = mean
         for tensor in self._copies.values():  # (of the first rank)
             dist.broadcast(lend(_bytes(tensor)), engine.global_rank(0), self._group)
         self._agreed.apply(self._moves, self._means, self._copies)
@@ -134,6 +168,13 @@ class GroupExchange:
         self._words = received, None
         return received.view(self._engine.size, -1).tolist()  # type: ignore[no-any-return]
 
+    def _weights(self) -> List[Tuple[float, float]]:
+        """Of all ranks, their weight and the usual one."""
+        return [struct.unpack("<2d", struct.pack("<2q", *report[-2:])) for report in self._received()]
+
+    def _mean_weight(self) -> float:
+        return math.fsum(weight for weight, _ in self._weights()) / int(self._engine.size)
+
     def _require_in_step(self, words: List[List[int]]) -> None:
         """Raises OutOfStep, the same on all ranks, if one is at another step, or has other agreed weights."""
         if any(report[:_SAME] != words[0][:_SAME] for report in words):
@@ -151,16 +192,15 @@ class GroupExchange:
                 f"rank {ranks[0]} {why}: load the states of one step on all ranks, or call catch_up() on all ranks", ranks, self._engine.global_rank(source)
             )
 
-    def _compare(self, words: List[List[int]]) -> List[float]:
-        """The weights of the ranks. Raises, the same on all ranks, OutOfStep; PeerError if a value of one is not finite."""
+    def _compare(self, words: List[List[int]]) -> None:
+        """Raises, the same on all ranks, OutOfStep; PeerError if a value of one is not finite."""
         self._require_in_step(words)
-        for rank, (*_, bad, _) in enumerate(words):
+        for rank, (*_, bad, _, _) in enumerate(words):
             if bad:
                 number, name = self._engine.global_rank(rank), [*self._moves, *self._means][bad - 1]
                 error = PeerError(f"rank {number}: {name}: what it moved is not finite", tensor=name)
                 error.rank = number
                 raise error
-        return [struct.unpack("<d", struct.pack("<q", report[-1]))[0] for report in words]
 
     # ---- Catching up ----
 
@@ -232,7 +272,7 @@ class GroupExchange:
 
     def state_dict(self) -> SavedState:
         reduces = {str(i): reduce.state_dict() for i, reduce in enumerate(self._reduces)}
-        return {"reduces": reduces, "buffers": self._buffers.state_dict()}
+        return {"reduces": reduces, "buffers": self._buffers.state_dict(), "usual": self._usual, "factors": copy.deepcopy(self._factors)}
 
     def load_state_dict(self, state: SavedPart, number: int) -> None:
         if "reduces" not in state:
@@ -242,6 +282,7 @@ class GroupExchange:
         for i, reduce in enumerate(self._reduces):
             reduce.load_state_dict(state["reduces"][str(i)])
         self._buffers.load_state_dict(state["buffers"])
+        self._usual, self._factors = float(state.get("usual", 0)), copy.deepcopy(state.get("factors", [None] * len(self._reduces)))
         self._is_fresh = True
 
 

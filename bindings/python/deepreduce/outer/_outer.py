@@ -174,9 +174,6 @@ class Outer:
             self._sent = self._now(number) if self._overlap else {}
             (total, count), self._weights[at] = self._weights[at], (0.0, 0)
             weight = total / count
-            if weight != 1:
-                for move in moves.values():
-                    move.mul_(weight)
         self._since, self._is_agreed = 0, False
         try:
             self._exchange.start(number, self._steps, moves, means, copies, weight)

@@ -35,6 +35,7 @@ from ._fragment_coder import FragmentCoder, require_frames
 __all__ = ["GradientAverager"]
 
 _OF_SHARES = ("bandwidth", "min_vector_size", "part_size_bytes", "reducer_timeout", "tensor_infos")
+_VERSION = 2  # of messages: peers of another one do not meet
 _T = TypeVar("_T")
 _log = logging.getLogger("deepreduce.outer")
 
@@ -94,7 +95,8 @@ class GradientAverager(HivemindGradientAverager):  # type: ignore[misc]
         self._new_coder(parameters)  # raises what the averager's process would raise in every step
         super().__init__(parameters, client_mode=False, start=False, **options)
         schema: bytes = getattr(self, "schema_hash")  # noqa: B009 (mypy does not see hivemind's types)
-        self.schema_hash = hashlib.sha256(schema + repr((rules.lines, sorted(self._terms.items()))).encode()).digest()
+        terms = repr((rules.lines, sorted(self._terms.items()), _VERSION))
+        self.schema_hash = hashlib.sha256(schema + terms.encode()).digest()
         if start:
             self.run_in_background(await_ready=True)
 
@@ -138,13 +140,15 @@ class GradientAverager(HivemindGradientAverager):  # type: ignore[misc]
                 raise AllreduceException("no other peer of the group answered")
             messages = {**received, self.peer_id: message}
             ordered = {peer: messages[peer] for peer in group_info.peer_ids if peer in messages}
-            means, scale = await _on_a_thread(self._merge, coder, ordered, group_id)
+            means = await _on_a_thread(self._merge, coder, ordered, group_id)
             for tensor, mean in zip(tensors, means.values()):
-                update = torch.from_numpy(mean).view(tensor.shape).mul_(scale)
+                update = torch.from_numpy(mean).view(tensor.shape)
                 tensor.add_(update - tensor, alpha=self._averaging_alpha) if self._averaging_alpha != 1 else tensor.copy_(update)
             self._traffic[0] += len(message) * len(others)
             self._traffic[1] += sum(map(len, received.values()))
             self._state_updated.set()
+            if not weight:  # what it sent does not count
+                coder.sender.load_state_dict(before)
         except BaseException:
             coder.sender.load_state_dict(before)
             raise
@@ -153,16 +157,16 @@ class GradientAverager(HivemindGradientAverager):  # type: ignore[misc]
         return FragmentCoder({str(i): tuple(tensor.shape) for i, tensor in enumerate(tensors)}, self._book, self._terms)
 
     def _encode(self, coder: FragmentCoder, tensors: Sequence[torch.Tensor], group_id: bytes, weight: float) -> bytes:
-        moved = {name: tensor.float() * weight for name, tensor in zip(coder.outputs, tensors)}
+        moved = {name: tensor.float() for name, tensor in zip(coder.outputs, tensors)}
         bad = next((name for name, tensor in moved.items() if not is_finite(tensor)), None)
         fault = "" if bad is None else f"tensor {bad} is not finite"
         private = int.from_bytes(self.peer_id.to_bytes()[-8:], "little")
         slots = list(coder.encode(moved, _number(group_id), private)) if bad is None else []
-        # (A peer without samples has the smallest weight: its residual counts.)
+        # (The weight of a peer without samples is the smallest that a message can have.)
         return pack("", _number(group_id), "", "", weight or WEIGHTS[0], fault, slots, b"")
 
-    def _merge(self, coder: FragmentCoder, messages: Mapping[Any, bytes], group_id: bytes) -> Tuple[Mapping[str, Any], float]:
-        """The means of what is sound, and the factor for the weights."""
+    def _merge(self, coder: FragmentCoder, messages: Mapping[Any, bytes], group_id: bytes) -> Mapping[str, Any]:
+        """The weighted mean of what is sound."""
         sound: Dict[Any, Contribution] = {}
         for peer, data in messages.items():
             try:
@@ -173,10 +177,10 @@ class GradientAverager(HivemindGradientAverager):  # type: ignore[misc]
                 sound[peer] = found
             except Error as error:
                 _log.warning("the contribution of peer %s is refused: %s", peer, error)
-        weights = sum(found.weight for found in sound.values())
-        if not sound or weights < 1e-9:
+        weights = [found.weight for found in sound.values()]
+        if sum(weights) < 1e-9:
             raise AllreduceException("no gradient of the group can be applied")
-        return coder.merge([found.slots for found in sound.values()], _number(group_id)), len(sound) / weights
+        return coder.mean([found.slots for found in sound.values()], _number(group_id), [found.factor for found in sound.values()], sum(weights))
 
     async def _send(self, peer: Any, group_id: bytes, message: bytes, group: _Group) -> None:
         tensor = runtime_pb2.Tensor(compression=runtime_pb2.NONE, buffer=message, size=[len(message)], dtype="uint8")

@@ -524,7 +524,11 @@ class Exchange(Saved):
                 unit.place_states()
             cast(Sender, self._sender).scale(factor)
             return
-        for field in ("states", "sums"):
+        self._scale_fields(factor, ("states", "sums"))
+
+    def _scale_fields(self, factor: float, fields: Sequence[str]) -> None:
+        """fields: "sums" alone also within a step, before `finish`"""
+        for field in fields:
             states = {**self._states, **self._owned_states(field)} if field == "states" else self._owned_states(field)
             for name, state in states.items():
                 unit, position = self._where[name]
