@@ -445,6 +445,26 @@ def test_a_worker_that_is_refused_is_named_by_all_with_the_reason(tmp_path, plan
     assert found["w0"][1].info.last.workers == ("w0", "w1", "w2")  # it is back
 
 
+def test_a_worker_that_is_refused_goes_on_from_the_agreed_weights_also_with_overlap(tmp_path):
+    def worker(name):
+        model, generator = model_of(), torch.Generator().manual_seed(hash_of(name))
+        outer = Outer(model, TOP, every=4, overlap=2, optimizer=Rounded, group=world.folder(tmp_path, name))
+        refused = []
+        for step in range(18):
+            world.sleep(name, 1.0)
+            move(model, generator)
+            if step == 5 and name == "w1":
+                model.weight.data[7] = float("nan")
+            if outer.step():
+                refused.append(list(outer.info.last.refused))
+        assert refused == [[], ["w1"], [], []] and bool(model.weight.isfinite().all())
+
+    world = World()
+    for name in ("w0", "w1"):
+        world.start(name, lambda name=name: worker(name))
+    world.run()
+
+
 @pytest.mark.parametrize("plan, more", [(None, 0), ("index=all value=uniform_quant(bits=8)", 0), (TOP, 1)])
 def test_a_round_decodes_a_contribution_once_and_hashes_the_agreed_weights_once(tmp_path, plan, more):
     """(Of a sparse plan decoding again at the mean is cheaper than keeping what was decoded.)"""

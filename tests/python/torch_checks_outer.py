@@ -586,6 +586,20 @@ def weights_of_a_fragment_are_those_of_all_steps_since_it_was_sent():
 def a_rank_whose_weights_are_not_finite_is_named_and_goes_on():
     for plan in (SPARSE, None):
         model = make_model()
+        outer = Outer(model, plan, every=4, overlap=2)
+        for step in range(16):
+            with torch.no_grad():
+                next(model.parameters()).add_(0.01 * (1 + dist.get_rank()))
+                if step == 5 and dist.get_rank():
+                    model[3].weight.data[2, 2] = float("nan")
+            if step == 9:  # (where the round lands)
+                with raises(deepreduce.PeerError, "rank 1", "3.weight"):
+                    outer.step()
+                assert bool(parameters_of(model).isfinite().all())
+            else:
+                assert outer.step() == (step in (5, 13)), step
+        assert outer.info.rounds == 3 and bool(parameters_of(model).isfinite().all())
+        model = make_model()
         outer = Outer(model, plan, every=2)
         before = parameters_of(model).clone()
         if dist.get_rank():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any, Dict, List, Optional, Sequence, Union
 
 import torch
@@ -245,7 +246,7 @@ class Outer:
                 if then is None:
                     target.copy_(new)
                 else:  # in float32, so that nothing is rounded twice
-                    target.copy_(new + less(target.float(), then.float()))
+                    target.copy_(new + _trained(target.float(), then.float()))
             both = {**local.weights, **local.means}
             for name, moved in self._shift.items():
                 both[name].copy_(both[name].float() + moved)
@@ -323,6 +324,12 @@ class Outer:
             self._landing = int(flight["number"])
             self._sent = {name: tensor.clone() for name, tensor in flight["sent"].items()}
             self._shift = {name: tensor.clone() for name, tensor in flight["shift"].items()}
+
+
+def _trained(now: torch.Tensor, then: torch.Tensor) -> torch.Tensor:
+    """Now less then; 0 where then was not finite, which was refused."""
+    found = less(now, then)
+    return found if math.isfinite(found.sum().item()) else found.masked_fill_(~then.isfinite(), 0)
 
 
 def _moved(agreed: torch.Tensor, now: torch.Tensor, out: Optional[torch.Tensor]) -> torch.Tensor:
