@@ -801,6 +801,16 @@ def test_a_mean_of_unequal_weights_is_theirs_also_where_one_is_refused_or_by_an_
     assert torch.equal((model.weight - model_of(hash_of("w0")).weight)[:100], torch.full((100,), first + second))
 
 
+def test_a_model_with_empty_tensors_is_exchanged(tmp_path):
+    model = model_of()
+    model.empty = torch.nn.Parameter(torch.zeros(0, 7))
+    model.register_buffer("none", torch.zeros(0, dtype=torch.int64))
+    for name in ("w0", "w1"):  # the second begins with what the first has stored
+        outer = Outer(model, TOP, every=1, optimizer=lambda weights: torch.optim.SGD(weights, lr=1.0, momentum=0.9), group=Folder(tmp_path, name, 0.5, store_every=1))
+        model.weight.data += 1.0
+        assert outer.step() and not outer.info.last.refused
+
+
 def test_a_parameter_that_was_replaced_is_named_before_anything_is_sent(tmp_path):
     model = model_of()
     outer = Outer(model, TOP, every=2, group=Folder(tmp_path, "w0"))

@@ -199,8 +199,7 @@ class Agreed:
         for place, (shape, dtype) in rest["shapes"].items():
             i, _, key = place.partition("/")
             kind = getattr(torch, dtype.rpartition(".")[2])
-            value = torch.from_numpy(arrays[f"optimizer/{place}"].copy()).view(torch.uint8).view(kind).reshape(shape)
-            state.setdefault(int(i), {})[key] = value
+            state.setdefault(int(i), {})[key] = _tensor(arrays[f"optimizer/{place}"], torch.empty(shape, dtype=kind, device="meta"))
         self.optimizer.load_state_dict({"state": state, "param_groups": rest["groups"]})
 
     # ---- Checkpoints ----
@@ -278,4 +277,6 @@ def _array(tensor: torch.Tensor) -> Array:
 
 
 def _tensor(array: Array, like: torch.Tensor) -> torch.Tensor:
+    if not array.size and not like.numel():  # (of no elements torch makes a tensor that cannot be viewed as another type)
+        return torch.empty_like(like, device="cpu", memory_format=torch.contiguous_format)
     return torch.from_numpy(array.copy()).view(torch.uint8).view(like.dtype).reshape(like.shape)
