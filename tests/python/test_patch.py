@@ -188,10 +188,38 @@ def test_what_cannot_be_written_is_refused():
     with pytest.raises(deepreduce.ArgumentError, match="not contiguous"):
         patch.apply(numpy.asfortranarray(old), data)
     assert patch.encode(numpy.asfortranarray(old), old * 2) == data  # of what is read a copy is made
+
+    class Copies:
+        def __array__(self, dtype=None, copy=None):
+            return old.copy()
+
+    one = patch.encode(numpy.float32(0), numpy.float32(1))
+    for held, its in ((Copies(), data), (numpy.float32(0), one)):
+        with pytest.raises(deepreduce.ArgumentError, match="gives copies of its memory"):
+            patch.apply(held, its)
     with pytest.raises(deepreduce.ArgumentError, match="another order"):
         patch.encode(old.astype(">f4"), old.astype(">f4"))
     with pytest.raises(deepreduce.ArgumentError, match="complex128"):
         patch.encode(old.astype(complex), old.astype(complex))
+
+
+def test_a_memory_under_names_of_two_word_sizes_has_no_common_history():
+    def both(memory):
+        return {"whole": memory, "halves": memory.view(numpy.uint16)}
+
+    old, new = numpy.zeros(4096, numpy.float32), numpy.ones(4096, numpy.float32)
+    data = patch.encode(copied(both(old)), both(new), history=patch.History(both(old)))
+    with pytest.raises(deepreduce.ArgumentError, match="words of two sizes"):
+        patch.apply(both(old), data, history=patch.History(both(old)))
+    assert not old.any()
+
+
+def test_the_work_of_joining_small_tensors_is_linear(monkeypatch):
+    calls = []
+    size = _patch_file.Part.size.fget
+    monkeypatch.setattr(_patch_file.Part, "size", property(lambda part: calls.append(1) or size(part)))
+    parts = [_patch_file.Part(str(i), "F32", 0, 8) for i in range(1000)]
+    assert [len(group) for group in _patch_file._join(parts, 32 * 400)] == [400, 400, 200] and len(calls) == 1000
 
 
 def test_tied_weights_are_patched_once():
@@ -334,6 +362,13 @@ def test_a_tensor_of_at_most_one_element_is_contiguous_by_any_strides(torch):
         assert patch.Sums(new).check() == patch.Sums(new.clone(memory_format=torch.contiguous_format)).check()
         patch.History({"w": x})
         assert torch.equal(patch.apply(x, patch.encode(x, new)), new)
+
+
+def test_a_conjugate_view_of_torch_is_refused_where_it_is_written(torch):
+    old = torch.ones(8, dtype=torch.complex64)
+    data = patch.encode(old.conj(), 2 * old)
+    with pytest.raises(deepreduce.ArgumentError, match="a conjugate view"):
+        patch.apply(old.conj(), data)
 
 
 def test_a_state_dict_of_torch(torch):

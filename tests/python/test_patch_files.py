@@ -17,7 +17,7 @@ numpy = pytest.importorskip("numpy", reason="numpy is missing: pip install numpy
 
 import deepreduce  # noqa: E402
 from deepreduce._files import _npz  # noqa: E402
-from deepreduce.patch import _model_files, _patch_command, _patch_file  # noqa: E402
+from deepreduce.patch import _model_files, _patch_command, _patch_file, _tensor_header  # noqa: E402
 
 PACKAGE = pathlib.Path(deepreduce.__file__).resolve().parents[1]
 TYPES = {"float32": "F32", "uint16": "BF16", "int8": "F8_E4M3", "int64": "I64", "float16": "F16"}
@@ -167,6 +167,26 @@ def test_npz(pair):
         assert made.tensors["w"].part(0, 9000, "x").view(numpy.float32).tobytes() == (arrays["w"] * 2).tobytes()
         assert made.tensors["b"].dtype == "BF16" and made.tensors["b"].shape == (3, 3)
     run("apply", pair / "old.npz", pair / "p", status=2)
+
+
+def test_what_no_safetensors_can_have_is_refused_when_it_is_written(pair, capsys):
+    for name, status in (("__metadata__", 2), ("sound", 0)):
+        old = {name: numpy.ones(4, numpy.float32)}
+        numpy.savez(pair / "old.npz", **old)
+        numpy.savez(pair / "new.npz", **{name: 2 * old[name]})
+        run(pair / "old.npz", pair / "new.npz", "-o", pair / "p", status=status)
+    assert "a tensor has the name __metadata__" in capsys.readouterr().err
+    with pytest.raises(deepreduce.ArgumentError, match="deep: 65 dimensions, at most 64"):
+        _tensor_header.write_entries({}, [_tensor_header.Entry("deep", "F32", (1,) * 65, 0, 4)])
+    strange = pair / os.fsdecode(b"b\xff.npz")
+    (pair / "new.npz").rename(strange)
+    run(pair / "old.npz", strange, "-o", pair / "p")
+    twice = b'{"w":{"dtype":"F32","dtype":"F32","shape":[1],"data_offsets":[0,4]}}'
+    with pytest.raises(deepreduce.ArgumentError, match="^here: a key occurs twice .*; the header is damaged$") as caught:
+        _tensor_header.read_entries(twice, 4, "here")
+    assert str(caught.value).count("damaged") == 1
+    run("checkout", pair, "9" * 5000, "-o", pair / "made.safetensors", status=2)
+    assert "not a number" in capsys.readouterr().err
 
 
 def test_an_npz_that_is_damaged_or_none(pair, capsys):

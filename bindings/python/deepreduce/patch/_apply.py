@@ -127,6 +127,9 @@ def apply_to(
     units = patch.units(weights)
     owners = {name: names[0] for names in memory_of(weights).values() for name in names}
     tied = {name for names in memory_of(weights).values() if len(names) > 1 for name in names}
+    for name in tied:
+        if history is not None and history[name].size != history[owners[name]].size:
+            raise ArgumentError(f"{owners[name]!r} and {name!r} are the same memory in words of two sizes: they cannot have one history")
     known = {unit.number: unit.parts[0].known(sums, history) for unit in units}
     one = len(units) == 1 and units[0].frame and (sums is None and history is None or len(units[0].parts) == 1) and not tied
     if not one:  # (the library itself writes all or nothing of a single frame)

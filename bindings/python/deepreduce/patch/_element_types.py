@@ -116,6 +116,8 @@ def words_of(x: object, what: str, written: bool = False) -> Union[Words, Device
     if not (array.flags.c_contiguous and array.flags.aligned):
         _refuse_copy(what, written, "contiguous (row-major) and aligned")
         array = numpy.require(array, requirements=["C_CONTIGUOUS", "ALIGNED"])
+    if written and array is not x and array.size and _memory._address(array) != _memory._address(_memory._host_array(x, what)):
+        raise ArgumentError(f"{what} is {_memory._kind(x)}, which gives copies of its memory: they would be lost")
     if written and not array.flags.writeable:
         raise ArgumentError(f"{what} is read-only")
     return Words(dtype, array.shape, array.reshape(-1).view(word_type(dtype)), x)
@@ -125,6 +127,8 @@ def _of_tensor(x: torch.Tensor, what: str, written: bool) -> Words:
     torch = sys.modules["torch"]
     if not written:
         x = x.resolve_neg().resolve_conj()
+    elif x.is_conj():
+        raise ArgumentError(f"{what} is a conjugate view: it cannot be patched in place")
     _memory._require_cpu_tensor(x, what)
     dtype = _name(str(x.dtype)[len("torch.") :], what)
     flat = x.detach()

@@ -100,10 +100,15 @@ def _make(options: argparse.Namespace) -> None:
     with contextlib.ExitStack() as stack:
         old, new = (stack.enter_context(open_model(path)) for path in (options.old, options.new))
         require_no_input(options.output, [*old.files, *new.files])
-        names = os.path.basename(os.path.normpath(options.old)), os.path.basename(os.path.normpath(options.new))
+        names = _name_of(options.old), _name_of(options.new)
         progress = stack.enter_context(Progress(new.size))
         with whole_file(options.output, durable=True) as partial, open(partial, "wb") as file:
             write_patch(file, old.tensors, new.tensors, plan, names, None, options.threads, progress, listed=True)
+
+
+def _name_of(path: str) -> str:
+    """The name of a file for the patch, which has valid text."""
+    return os.path.basename(os.path.normpath(path)).encode("utf-8", "replace").decode()
 
 
 def _apply(options: argparse.Namespace) -> None:
@@ -178,7 +183,7 @@ def _log(options: argparse.Namespace) -> None:
 def _checkout(options: argparse.Namespace) -> None:
     from . import Store
 
-    if not options.step.isdecimal():
+    if not options.step.isdecimal() or len(options.step) > 20:  # (as many digits as 2^64 has)
         raise ArgumentError(f"checkout: the step is {options.step!r}, not a number")
     require_no_input(options.output, pathlib.Path(options.store).glob("*"))
     Store(options.store).checkout(int(options.step), options.output, threads=options.threads)

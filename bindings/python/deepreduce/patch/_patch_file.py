@@ -98,11 +98,14 @@ def joined(tensors: Tensors) -> Iterator[Parts]:
 def _join(parts: Iterable[Part], limit: int) -> Iterator[Parts]:
     """Groups of neighbours that are whole tensors of one type, of at most `limit` bytes; a piece of a tensor is alone."""
     group: List[Part] = []
+    total = 0
     for part in parts:
-        if group and (part.dtype != group[0].dtype or part.first or group[0].first or sum(old.size for old in group) + part.size > limit):
+        size = part.size
+        if group and (part.dtype != group[0].dtype or part.first or group[0].first or total + size > limit):
             yield tuple(group)
-            group = []
+            group, total = [], 0
         group.append(part)
+        total += size
     if group:
         yield tuple(group)
 

@@ -41,6 +41,10 @@ class Entry(NamedTuple):
 def write_entries(metadata: Mapping[str, str], entries: Sequence[Entry]) -> bytes:
     document: Json = {METADATA: dict(metadata)} if metadata else {}
     for entry in entries:
+        if entry.name == METADATA:
+            raise ArgumentError(f"a tensor has the name {METADATA}, which .safetensors has for something else")
+        if len(entry.shape) > _MAX_DIMENSIONS:
+            raise ArgumentError(f"{entry.name}: {_many(entry.shape)}")
         document[entry.name] = {"dtype": entry.dtype, "shape": entry.shape, "data_offsets": (entry.begin, entry.end)}
     return json.dumps(document, separators=(",", ":")).encode()
 
@@ -62,6 +66,8 @@ def read_entries(text: bytes, data: int, where: str) -> Tuple[Dict[str, str], Li
         fail("not a JSON object")
     try:
         document = json.loads(text.decode("utf-8"), object_pairs_hook=object_of, parse_constant=fail)
+    except ArgumentError:
+        raise
     except (ValueError, RecursionError) as error:
         fail(f"not valid JSON ({str(error)[:100]})")
     metadata = document.pop(METADATA, {})
@@ -99,13 +105,17 @@ def entry_of(name: str, dtype: Any, shape: Any, fail: Fail) -> Entry:
         fail(f"{name}: dtype is {str(dtype)[:20]!r}, not one of {', '.join(ELEMENT_TYPES)}")
     _require_numbers(name, "shape", shape, fail)
     if len(shape) > _MAX_DIMENSIONS:
-        fail(f"{name}: {len(shape)} dimensions, at most {_MAX_DIMENSIONS}")
+        fail(f"{name}: {_many(shape)}")
     if any("\ud800" <= c <= "\udfff" for c in name):
         fail(f"{name!r}: the name is not valid text")
     size = size_of(dtype, shape)
     if size is None or size >= _NUMBER_END:
         fail(f"{name}: {dtype} of shape {shape} does not end at a byte, or has too many")
     return Entry(name, dtype, tuple(shape))
+
+
+def _many(shape: Sequence[int]) -> str:
+    return f"{len(shape)} dimensions, at most {_MAX_DIMENSIONS}"
 
 
 def _require_numbers(name: str, what: str, numbers: object, fail: Fail) -> None:
