@@ -15,6 +15,7 @@ import pytest
 numpy = pytest.importorskip("numpy", reason="numpy is missing: pip install numpy")
 
 import deepreduce  # noqa: E402
+from deepreduce._native._call import Turns  # noqa: E402
 from deepreduce.control import AdaptiveExchange, Controller, ladder_of  # noqa: E402
 from deepreduce.exchange import Exchange, Loopback  # noqa: E402
 
@@ -414,7 +415,7 @@ def test_a_controller_in_use_says_so_and_tells_its_last_decision():
     control = Controller("fit(target_ms=1)", 3)
     control.observe(1000, 1.0)
     words = [control.report()]
-    with control.lock:  # as a call of another thread holds it
+    with Turns([(control, "")]):  # as a call of another thread holds it
         for call in (
             lambda: control.observe(1, 1.0),
             control.report,

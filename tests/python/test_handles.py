@@ -43,6 +43,90 @@ def test_what_owns_a_handle_is_not_copied(how):
                 how(owner)
 
 
+class Interrupt(BaseException):
+    """As KeyboardInterrupt."""
+
+
+class Interrupts:
+    """Raises an Interrupt at one of the places where CPython raises that of a signal: when a function of C has returned, or at
+    the beginning of one of Python."""
+
+    def __init__(self, at):
+        self.left = at
+
+    def __enter__(self):
+        sys.setprofile(self._on_event)
+
+    def __exit__(self, *_):
+        sys.setprofile(None)
+
+    def _on_event(self, frame, event, _):
+        if event in ("call", "c_return") and not self._is_ending(frame):
+            self.left -= 1
+            if self.left < 0:
+                raise Interrupt
+
+    @staticmethod
+    def _is_ending(frame):
+        """Whether a finalizer runs, in which exceptions have no effect."""
+        while frame and frame.f_code.co_name != "__del__":
+            frame = frame.f_back
+        return frame is not None
+
+
+def one_call_objects():
+    """(what, a call of it)"""
+    x, out = numpy.arange(300, dtype=numpy.float32), numpy.zeros(300, numpy.float32)
+    states = [deepreduce.State(x, TOP) for _ in range(5)]
+    deepreduce.encode(x, TOP, state=states[0])
+    batch = deepreduce.Batch(x, TOP)
+    bound, frame = batch.bind(x, out, state=states[2]), batch.encode(x, state=states[1])
+    room = numpy.zeros(batch.bound, numpy.uint8)
+    sender, transform = deepreduce.Sender({"w": x}, TOP), Transform([(4, 4)], "transform=lowrank(rank=1) feedback=residual")
+    exchange, control = Exchange(x, TOP, Loopback(1).transport(0)), Controller("fit(target_ms=1)", 3)
+    return [
+        ("encode", lambda: deepreduce.encode([x, x], TOP, state=[states[3], states[4]])),
+        ("State", lambda: states[0].norm()),
+        ("Batch", lambda: batch.encode(x, state=states[1])),
+        ("Bound.encode", lambda: bound.encode(room)),
+        ("Bound.decode", lambda: bound.decode(frame)),
+        ("Bound.merge", lambda: bound.merge([frame])),
+        ("Bound.rebind", lambda: bound.rebind(x)),
+        ("a bound state", lambda: states[2].norm()),
+        ("Sender", lambda: sender.scale(1)),
+        ("Transform", lambda: transform.reset()),
+        ("Exchange", lambda: exchange.state_dict()),
+        ("Controller", lambda: control.report()),
+    ]
+
+
+def test_an_interrupt_at_any_moment_leaves_nothing_in_a_call():
+    for what, call in one_call_objects():
+        call()
+        for at in range(10_000):
+            try:
+                with Interrupts(at):
+                    call()
+            except Interrupt:  # its traceback refers to the frames of the call
+                try:
+                    call()
+                except deepreduce.ConcurrentUse as error:
+                    pytest.fail(f"{what}: after an interrupt at event {at}: {error}")
+            else:
+                break
+        assert at > 5
+
+
+def test_a_call_has_ended_when_python_leaves_its_with_without_the_end():
+    state = deepreduce.State(numpy.arange(300, dtype=numpy.float32), TOP)
+    turns = _call.Turns([(state, "the state")])
+    turns.__enter__()
+    with pytest.raises(deepreduce.ConcurrentUse):
+        state.norm()
+    del turns
+    state.norm()
+
+
 @pytest.mark.parametrize("kind", ["sender", "bound", "transform", "exchange"])
 def test_in_a_cycle_of_garbage_a_context_ends_what_it_owns_first_and_once(kind, monkeypatch):
     """The collector ends the objects of a cycle in any order: here the context is the older one, so it is first."""

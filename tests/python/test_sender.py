@@ -13,6 +13,7 @@ np = pytest.importorskip("numpy", reason="numpy is missing: pip install numpy")
 import deepreduce  # noqa: E402
 from deepreduce import Sender  # noqa: E402
 from deepreduce._adapters._sender_messages import SenderSteps, _Slots  # noqa: E402
+from deepreduce._native._call import Turns  # noqa: E402
 from deepreduce.exchange import Transport  # noqa: E402
 from deepreduce.sender import TensorSpec  # noqa: E402
 
@@ -590,7 +591,7 @@ def test_weights_of_a_tensor_have_their_memory_as_long_as_the_sender():
 
 def test_a_sender_serves_one_call_at_a_time_and_senders_any_number_of_threads():
     sender = Sender(SHAPES, TOP)
-    with sender.lock, pytest.raises(deepreduce.ConcurrentUse, match="the sender is in another call"):
+    with Turns([(sender, "")]), pytest.raises(deepreduce.ConcurrentUse, match="the sender is in another call"):
         sender.place(gradients(0, 0))
     expected = [means["layer.weight"].tobytes() for means in Ranks(2).step(0, [gradients(0, rank) for rank in range(2)])]
     found = [None] * 8

@@ -7,6 +7,7 @@ import pytest
 numpy = pytest.importorskip("numpy", reason="numpy is missing: pip install numpy")
 
 import deepreduce  # noqa: E402
+from deepreduce._native._call import Turns  # noqa: E402
 from deepreduce.exchange import Exchange, Loopback  # noqa: E402
 from deepreduce.transform import Transform  # noqa: E402
 
@@ -203,7 +204,7 @@ def test_a_residual_is_finite_float32_of_the_shape():
 def test_a_transform_in_use_says_so():
     transform, x = Transform([(4, 4)], PLAN), numpy.ones((4, 4), numpy.float32)
     state = transform.state_dict()["state"]
-    with transform.lock:  # as a call of another thread holds it
+    with Turns([(transform, "")]):  # as a call of another thread holds it
         for call in (
             lambda: transform.begin(x),
             transform.factor,

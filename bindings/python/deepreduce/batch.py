@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import ctypes
-import threading
 from typing import Any, List, NoReturn, Optional, Sequence, Union
 
 import numpy
 
 from ._native import _abi, _device, _library, _memory
-from ._native._call import Turns, Uncopied, check, context_of_thread, destroy, fail, new, unsigned
+from ._native._call import OneCall, Turns, Uncopied, check, context_of_thread, destroy, fail, new, unsigned
 from ._native._renamed import seed_of
 from ._native._sizes import bytes_text, count_text
 from ._native._types import Tensor
@@ -96,7 +95,7 @@ class Batch(Uncopied):
         library, context = _library.load(), context_of_thread(threads)
         self._seed = unsigned(seed, "seed")
         self._threads, self._sum_duplicates, self._allow_host = threads, sum_duplicates, allow_host
-        self.lock = threading.Lock()
+        self.lock = OneCall()
         inputs = read_inputs(x, plan, None, None, sum_duplicates, [])
         self._place, self._is_list = inputs.place, inputs.is_list
         plans: Any = plan if isinstance(plan, (list, tuple)) else [plan]

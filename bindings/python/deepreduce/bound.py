@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import ctypes
-import threading
 from typing import TYPE_CHECKING, Callable, List, NoReturn, Optional, Sequence, Tuple, Union
 
 import numpy
 
 from ._native import _abi, _device, _library, _memory
-from ._native._call import Context, Turns, Uncopied, busy, fail, new, thread_count, unsigned
+from ._native._call import ENDED, Call, Context, OneCall, Turns, Uncopied, fail, new, thread_count, unsigned
 from ._native._renamed import seed_of
 from ._native._sizes import bytes_text, count_text
 from ._native._types import Array, CType, Structs, Tensor
@@ -45,7 +44,7 @@ class Bound(Uncopied):
     def __init__(self, batch: Batch, x: object, out: object, state: States, key: Keys, frames: int) -> None:
         """Not for callers: Batch.bind makes them."""
         library = _library.load()
-        self.lock = threading.Lock()
+        self.lock = OneCall()
         self._batch, self._x, self._out, self._is_list = batch, x, out, batch._is_list
         self._seed = batch._seed
         if x is None and (state is not None or key is not None):
@@ -138,10 +137,8 @@ class Bound(Uncopied):
     def close(self) -> None:
         """Releases its states, which may then be bound again even while this object exists (in a traceback, for example). Later
         calls raise ArgumentError."""
-        if not self.lock.acquire(False):
-            raise busy("the bound batch")
-        self._binding = None
-        self.lock.release()
+        with self._turn():
+            self._binding = None
         for state in self._states:
             state.unbind()
         self._states = []
@@ -149,9 +146,7 @@ class Bound(Uncopied):
     def rebind(self, x: object = None, out: object = None) -> None:
         """Binds other arrays of the same shapes and types, for gradients or weights that have moved; None: no change. States and
         keys do not change. A Sparse may have any number of rows up to the batch's. If it raises, nothing has changed."""
-        if not self.lock.acquire(False):
-            raise busy("the bound batch")
-        try:
+        with self._turn():
             inputs, outs, arrays, _ = self._borrow(x, out)
             status = _library.load().dr_binding_rebind(
                 None if self._binding is None else self._handle,
@@ -167,8 +162,9 @@ class Bound(Uncopied):
                 self._x, self._inputs = x, inputs
             if outs is not None:
                 self._out, self._outs, self._arrays = out, outs, arrays
-        finally:
-            self.lock.release()
+
+    def _turn(self) -> Turns:
+        return Turns([(self, "the bound batch")])
 
     # ---- Calls ----
 
@@ -185,9 +181,9 @@ class Bound(Uncopied):
     ) -> Tensor:
         """As Batch.encode, with the bound tensors, states and keys."""
         seed = self._seed if not old else seed_of(0, "Bound.encode", (), old)
-        if not self.lock.acquire(False):
-            raise busy("the bound batch")
+        turn: Call = {}
         try:
+            self.lock.begin(turn, "the bound batch")  # (Turns takes longer)
             call = self._call
             try:
                 if not (0 <= step < _END and 0 <= seed < _END and 0 <= private_seed < _END):
@@ -215,13 +211,13 @@ class Bound(Uncopied):
             part = flat[: self._result.size]
             return part.tobytes() if out is None else part
         finally:
-            self.lock.release()
+            turn["end"] = ENDED
 
     def decode(self, frame: object, *, add: bool = False, tag: Optional[int] = None) -> Tensor:
         """As Batch.decode, to the bound arrays, which it returns."""
-        if not self.lock.acquire(False):
-            raise busy("the bound batch")
+        turn: Call = {}
         try:
+            self.lock.begin(turn, "the bound batch")
             data: Union[int, bytes]
             if self._place is not None:
                 self._require_stream(self._place)
@@ -237,7 +233,7 @@ class Bound(Uncopied):
                 self._fail(status)
             return self._out
         finally:
-            self.lock.release()
+            turn["end"] = ENDED
 
     def merge(
         self,
@@ -248,43 +244,45 @@ class Bound(Uncopied):
         tag: Optional[int] = None,
     ) -> Tensor:
         """As Batch.merge, to the bound arrays, which it returns."""
-        if not self.lock.acquire(False):
-            raise busy("the bound batch")
+        turn: Call = {}
         try:
-            frames = frames_of(frames)
-            k = len(frames)
-            if not 0 < k <= self._limit:
-                raise ArgumentError(f"{k} frames, not 1 to {self._limit} as were bound")
-            owners = []
-            place = self._place
-            if place is not None:
-                self._require_stream(place)
-            for frame, slot, plain in zip(frames, self._slot_structs, self._bytes_structs):
-                if type(frame) is bytes and place is None:
-                    slot.data, slot.size = frame, len(frame)
-                    continue
-                borrowed = (
-                    _memory.borrow_bytes(frame, "a frame")
-                    if place is None
-                    else place.borrow_bytes(array_of(frame), "a frame")
-                )
-                plain.data, plain.size = borrowed.address, borrowed.size
-                owners.append(borrowed.owner)
-            if weights is None:
-                factors = None
-            else:
-                factors = self._weights_at
-                try:
-                    self._weights[:k] = weights  # type: ignore[call-overload]
-                except (TypeError, ValueError, OverflowError):
-                    self._weights[:k] = list(weights_of(weights, k))
-            self._last = k
-            status = self._merge(self._binding, self._slots_at, factors, k, self._options_of(tag, self._batch._adds(add)), self._device_result_at)
-            if status:
-                self._fail(status)
-            return self._out
+            self.lock.begin(turn, "the bound batch")
+            return self._merge_all(frames_of(frames), weights, self._batch._adds(add), tag)
         finally:
-            self.lock.release()
+            turn["end"] = ENDED
+
+    def _merge_all(self, frames: Sequence[object], weights: Optional[Sequence[float]], add: bool, tag: Optional[int]) -> Tensor:
+        k = len(frames)
+        if not 0 < k <= self._limit:
+            raise ArgumentError(f"{k} frames, not 1 to {self._limit} as were bound")
+        owners = []
+        place = self._place
+        if place is not None:
+            self._require_stream(place)
+        for frame, slot, plain in zip(frames, self._slot_structs, self._bytes_structs):
+            if type(frame) is bytes and place is None:
+                slot.data, slot.size = frame, len(frame)
+                continue
+            borrowed = (
+                _memory.borrow_bytes(frame, "a frame")
+                if place is None
+                else place.borrow_bytes(array_of(frame), "a frame")
+            )
+            plain.data, plain.size = borrowed.address, borrowed.size
+            owners.append(borrowed.owner)
+        if weights is None:
+            factors = None
+        else:
+            factors = self._weights_at
+            try:
+                self._weights[:k] = weights  # type: ignore[call-overload]
+            except (TypeError, ValueError, OverflowError):
+                self._weights[:k] = list(weights_of(weights, k))
+        self._last = k
+        status = self._merge(self._binding, self._slots_at, factors, k, self._options_of(tag, add), self._device_result_at)
+        if status:
+            self._fail(status)
+        return self._out
 
     @property
     def kept(self) -> int:

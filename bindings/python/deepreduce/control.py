@@ -15,14 +15,13 @@ import ctypes
 import json
 import numbers
 import os
-import threading
 from typing import Any, Callable, Dict, Iterable, List, NamedTuple, NoReturn, Optional, Sequence, TypedDict, Union, cast
 
 import numpy
 
 from ._native import _abi
 from ._native._abi_control import DR_CONTROL_WORDS, dr_control, dr_control_info
-from ._native._call import Turns, Uncopied, c_string, check, new, unsigned
+from ._native._call import OneCall, Turns, Uncopied, c_string, check, new, unsigned
 from ._native._renamed import seed_of, warn
 from ._native._transport import load_exchanges
 from ._native._types import Array, Tensor
@@ -101,7 +100,7 @@ class Controller(Uncopied):
     def __init__(self, options: str, rungs: Union[int, Sequence[int]], log: Optional[Callable[[str], None]] = None) -> None:
         if not isinstance(options, str):
             raise ArgumentError(f"control is {options!r}, not a text such as 'fit(target_ms=20)'")
-        self.options, self.log, self.lock = options, log, threading.Lock()
+        self.options, self.log, self.lock = options, log, OneCall()
         if isinstance(rungs, Iterable):
             self._rungs = list(rungs)
         else:

@@ -9,7 +9,6 @@ from __future__ import annotations
 import ctypes
 import math
 import os
-import threading
 from typing import Callable, Dict, List, Mapping, NamedTuple, NoReturn, Optional, Sequence, Tuple, TypedDict, Union
 
 import numpy
@@ -29,7 +28,7 @@ from ._native._abi_exchange import (
     dr_loopback_options,
     dr_transport,
 )
-from ._native._call import Context, Turns, Uncopied, check, destroy, fail, new, real, require_kind, thread_count, timeout_of, unsigned
+from ._native._call import Context, OneCall, Turns, Uncopied, check, destroy, fail, new, real, require_kind, thread_count, timeout_of, unsigned
 from ._native._renamed import seed_of, warn
 from ._native._transport import Callbacks, Transport, load_exchanges
 from ._native._types import Array, Pointer, Structs, Tensor
@@ -168,7 +167,7 @@ class Exchange(Uncopied):
         nccl: Optional[int] = None,
     ) -> None:
         library = load_exchanges()
-        self.lock = threading.Lock()
+        self.lock = OneCall()
         self._handle = ctypes.POINTER(dr_exchange)()
         if isinstance(transport, Loopback):
             raise ArgumentError("transport is a Loopback; pass its transport(rank)")

@@ -10,13 +10,12 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import math
-import threading
 from typing import Any, Callable, Dict, Iterable, Iterator, List, Mapping, NamedTuple, NoReturn, Optional, Sequence, Tuple, TypeVar, Union
 
 import numpy
 
 from ._native import _abi, _abi_sender, _library, _memory
-from ._native._call import Context, Uncopied, busy, c_string, check, error_of, last_error, new, real, text, thread_count, unsigned
+from ._native._call import Context, OneCall, Turns, Uncopied, c_string, check, error_of, last_error, new, real, text, thread_count, unsigned
 from ._native._types import Array, CType, DTypeLike, SavedPart, SavedState, Tensor
 from ._tensors import dtype_code, frames_of
 from .book import Book, as_book
@@ -222,7 +221,7 @@ class Sender(Uncopied):
         # For the adapters. _place: a device, whose memory their addresses are in. _dry: it only has units and plans.
         library = _library.load()
         _abi.declare(library, _abi_sender.FUNCTIONS)
-        self.lock = threading.Lock()
+        self.lock = OneCall()
         self._library, self._handle = library, ctypes.POINTER(_abi_sender.dr_sender)()
         specs = _specs_of(tensors)
         self._at = {name: i for i, name in enumerate(specs)}
@@ -677,8 +676,8 @@ class Sender(Uncopied):
 
     # ---- Errors ----
 
-    def _turn(self) -> _Turn:
-        return _Turn(self.lock)
+    def _turn(self) -> Turns:
+        return Turns([(self, "the sender")])
 
     def _check(self, status: int) -> None:
         if status:
@@ -707,22 +706,6 @@ def _function(library: ctypes.CDLL, name: str, *arguments: CType) -> Callable[..
 def _copy_at(address: Any, n: int, kind: Any) -> Array:
     size = n * numpy.dtype(kind).itemsize
     return numpy.frombuffer(ctypes.string_at(address, size) if size else b"", kind).copy()
-
-
-class _Turn:
-    """Holds a lock for the time of a `with`; ConcurrentUse if another call holds it."""
-
-    __slots__ = ("_lock",)
-
-    def __init__(self, lock: Any) -> None:
-        self._lock = lock
-
-    def __enter__(self) -> None:
-        if not self._lock.acquire(False):
-            raise busy("the sender")
-
-    def __exit__(self, *_: object) -> None:
-        self._lock.release()
 
 
 def _specs_of(tensors: Union[Mapping[str, Tensor], Sequence[Tensor]]) -> Dict[str, TensorSpec]:

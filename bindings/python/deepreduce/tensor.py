@@ -2,22 +2,22 @@
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import dataclasses
 import math
 import operator
-import threading
 import weakref
 from typing import Any, List, Mapping, Optional, Sequence, Tuple, TypedDict, Union
 
 import numpy
 
 from ._native import _abi, _device, _library, _memory
-from ._native._call import Turns, check, new, real, unsigned
+from ._native._call import OneCall, Turns, check, new, real, unsigned
 from ._native._renamed import plan_first, warn
 from ._native._sizes import dtype_text
 from ._native._types import Array, Locked, Tensor
-from .errors import ArgumentError
+from .errors import ArgumentError, ConcurrentUse
 from .plan import Plan, as_plan
 
 
@@ -187,7 +187,7 @@ class State:
     def _allocate(self, size: int, place: Optional[_device.Place]) -> None:
         """[size] bytes of zero, aligned to 8."""
         self.size, self._place = size, place
-        self.lock = threading.Lock()  # held during a call; a bound state has the lock of its Bound
+        self.lock = OneCall()  # held during a call; a bound state has the lock of its Bound
         self.bound: Optional[weakref.ref[Locked]] = None
         if place is None:
             self.memory: Tensor = _memory.zeros(((size + 7) // 8,), numpy.uint64).view(numpy.uint8)[:size]
@@ -424,9 +424,8 @@ class State:
 
     def unbind(self) -> None:
         """Not for callers: a Bound calls it at its end, and its states no longer share a lock."""
-        if self.lock.acquire(False):
-            held, self.lock, self.bound = self.lock, threading.Lock(), None
-            held.release()
+        with contextlib.suppress(ConcurrentUse), Turns([(self, "the state")]):
+            self.lock, self.bound = OneCall(), None
 
     def __reduce__(self) -> Tuple[object, ...]:
         with Turns([(self, "the state")]):

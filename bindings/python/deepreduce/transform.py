@@ -8,7 +8,6 @@ DDPHook accepts such a plan.
 from __future__ import annotations
 
 import ctypes
-import threading
 from typing import Callable, List, NamedTuple, Optional, Sequence, Tuple, Union
 
 import numpy
@@ -21,7 +20,7 @@ from ._native._abi_transform import (
     dr_transform_info,
     dr_transform_options,
 )
-from ._native._call import Context, Turns, Uncopied, check, fail, new, real, thread_count, unsigned
+from ._native._call import Context, OneCall, Turns, Uncopied, check, fail, new, real, thread_count, unsigned
 from ._native._renamed import warn
 from ._native._transport import load_exchanges
 from ._native._types import Array, Pointer, Structs, Tensor
@@ -106,7 +105,7 @@ class Transform(Uncopied):
         threads: Optional[int] = None,
     ) -> None:
         library = load_exchanges()
-        self.lock = threading.Lock()
+        self.lock = OneCall()
         self._handle = ctypes.POINTER(dr_transform)()
         self._context, self._plan = Context(thread_count(threads)), as_plan(plan)
         self.keeps: bool = self._plan.info.feedback  # residuals

@@ -8,7 +8,8 @@ import os
 import re
 import sys
 import threading
-from typing import Any, Callable, Dict, List, NamedTuple, NoReturn, Optional, Sequence, Tuple, Type, TypeVar, Union
+import weakref
+from typing import TYPE_CHECKING, Any, Callable, Dict, NamedTuple, NoReturn, Optional, Sequence, Tuple, Type, TypedDict, TypeVar, Union
 
 from ..errors import BY_CODE, ArgumentError, ConcurrentUse, Error, InternalError, OutOfStep, PlanError, WrongBase
 from . import _abi, _library
@@ -157,32 +158,76 @@ def _raise(status: int, error: _abi.dr_error) -> NoReturn:
 # ---- Objects that allow one call at a time ------------------------------------------------------
 
 
-class Turns:
-    """Holds `owner.lock` of all owners for the time of a `with`; ConcurrentUse if another call holds one. A lock that owners
-    share (states that are bound together) is acquired once."""
+class Call(TypedDict, total=False):
+    """A call of an object. A new dict is one that runs."""
 
-    __slots__ = ("_held", "_owners")
+    end: weakref.ref[threading.Lock]  # the call has ended once this lock is free, or gone
+    next: Call  # the call after this one
+
+
+ENDED = weakref.ref(threading.Lock())  # gone
+
+
+class OneCall:
+    """Lets an object be in one call at a time. It refers to the last call, the only one that may run.
+
+    Python may raise an interrupt (Ctrl-C) when any function returns, so a call both begins and ends by one function of C or one
+    store, which has happened or not, and its end has an effect only if it had begun."""
+
+    __slots__ = ("_last",)
+
+    def __init__(self) -> None:
+        self._last: Call = {"end": ENDED}
+
+    def begin(self, call: Call, what: str) -> None:
+        """Begins `call`, a new dict, in a `try` whose `finally` stores ENDED as its end. ConcurrentUse if another call runs."""
+        last = self._last
+        while last is not call:
+            end = last.get("end")
+            if end is None or ((lock := end()) is not None and lock.locked()):
+                raise busy(what)
+            last = last.setdefault("next", call)  # (of several threads, all find the same one)
+        self._last = call
+
+    def is_in(self, end: weakref.ref[threading.Lock]) -> bool:
+        """Whether the last call is one with this end."""
+        return self._last.get("end") is end
+
+
+class Turns:
+    """A call of all owners for the time of a `with`; ConcurrentUse if one is in another call. Owners may share a OneCall (states
+    that are bound together)."""
+
+    __slots__ = ("_end", "_owners")
 
     def __init__(self, owners: Sequence[Tuple[Locked, str]]) -> None:
         self._owners = owners
-        self._held: List[threading.Lock] = []
+        self._end = threading.Lock()  # held until the end
 
     def __enter__(self) -> None:
+        self._end.acquire()
+        try:
+            self._begin(weakref.ref(self._end))
+        except BaseException:
+            self._end.release()
+            raise
+
+    if TYPE_CHECKING:
+
+        def __exit__(self, *_: object) -> None: ...
+
+    else:
+        # In C, since Python may raise an interrupt at the beginning of a function of its own. In the `with` only this refers to
+        # the lock, which is gone if Python leaves it without the call (3.9: after the last statement; 3.12: in a loop).
+        __exit__ = property(operator.attrgetter("_end.__exit__"))
+
+    def _begin(self, end: weakref.ref[threading.Lock]) -> None:
         for owner, what in self._owners:
             lock = owner.lock
-            if any(lock is held for held in self._held):
-                continue
-            if not lock.acquire(False):
-                self.__exit__()
-                raise busy(what)
-            self._held.append(lock)
+            if not lock.is_in(end):
+                lock.begin({"end": end}, what)
             if owner.lock is not lock:  # it was bound meanwhile
-                self.__exit__()
                 raise busy(what)
-
-    def __exit__(self, *_: object) -> None:
-        while self._held:
-            self._held.pop().release()
 
 
 def busy(what: str) -> ConcurrentUse:

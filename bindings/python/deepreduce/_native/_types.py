@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-import threading
-from typing import Any, Dict, Mapping, Protocol
+from typing import TYPE_CHECKING, Any, Dict, Mapping, Protocol
 
 import numpy
+
+if TYPE_CHECKING:
+    from ._call import OneCall
 
 Array = numpy.ndarray[Any, Any]  # numpy's, of any shape and type
 DType = numpy.dtype[Any]
@@ -24,4 +26,4 @@ SavedPart = Mapping[str, Any]  # the same, read only
 class Locked(Protocol):
     """An object that allows one call at a time."""
 
-    lock: threading.Lock
+    lock: OneCall

@@ -6,14 +6,13 @@ import contextlib
 import logging
 import os
 import pathlib
-import threading
 import time
 from typing import Any, Callable, Dict, Iterable, Iterator, Mapping, Optional, Sequence, Tuple, TypeVar, Union
 
 import numpy
 
 from .._files._whole_file import whole_file
-from .._native._call import Turns, timeout_of, unsigned
+from .._native._call import OneCall, Turns, timeout_of, unsigned
 from .._native._types import Array, Json, Weights
 from ..errors import ArgumentError, CorruptFrame, Unsupported, WrongBase
 from ..plan import as_plan
@@ -59,7 +58,7 @@ class Store:
     def __init__(self, path: Union[str, os.PathLike[str]], anchor_every: int = 64) -> None:
         self.path = pathlib.Path(path)
         self._every = unsigned(anchor_every, "anchor_every")
-        self.lock = threading.Lock()  # of put, prune and close
+        self.lock = OneCall()  # of put, prune and close
         self._writer: Optional[Writer] = None
         self._last: Optional[Dict[str, Words]] = None  # a copy of the last step's weights; None: it is to be loaded
         self._sums: Dict[str, Array] = {}
