@@ -3,6 +3,7 @@
 import json
 import os
 import pathlib
+import signal
 import subprocess
 import sys
 
@@ -68,6 +69,46 @@ def test_a_run_is_recorded_and_not_changed(tmp_path):
         assert {"weight.indices", "weight.values", "weight.shape"} <= set(arrays.files)
         assert arrays["weight.values"].shape[1] == 6 and arrays["group0.1"].dtype == "V2"  # the bfloat16 has no module
     assert "fit into the limit of 1 GB" in done.stderr and "5 steps; 6 files" in done.stderr
+
+
+# Ends by Ctrl-C, as a training that saves a checkpoint first.
+SAVING = f"""#!{sys.executable}
+import os, sys, time
+try:
+    print(os.getpid(), flush=True)
+    time.sleep(60)
+except KeyboardInterrupt:
+    time.sleep(0.5)
+    open("checkpoint", "w").close()
+    sys.exit(130)
+"""
+RUN_TOOL = "import sys; from deepreduce._native import _tool; sys.exit(_tool.run([]))"
+
+
+def _start(folder, *words):
+    """`words`, which run SAVING, and the process id of that."""
+    program = folder / "saving"
+    program.write_text(SAVING)
+    program.chmod(0o755)
+    started = subprocess.Popen(
+        [sys.executable, *words], cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, start_new_session=True,
+        env={**os.environ, "PYTHONPATH": str(PACKAGE), "DEEPREDUCE_TOOL": str(program)})  # fmt: skip
+    return started, int(started.stdout.readline())
+
+
+@pytest.mark.parametrize("words", [("-m", "deepreduce", "capture", "--", "./saving"), ("-c", RUN_TOOL)], ids=["capture", "tool"])
+def test_at_ctrl_c_the_program_ends_as_it_wants_and_sigterm_reaches_it(tmp_path, words):
+    started, _ = _start(tmp_path, *words)
+    os.killpg(started.pid, signal.SIGINT)  # as a terminal
+    assert started.wait(timeout=60) == 130 and (tmp_path / "checkpoint").exists()
+    started.stdout.close()
+
+    started, program = _start(tmp_path, *words)
+    started.terminate()
+    assert started.wait(timeout=60) == 128 + signal.SIGTERM
+    with pytest.raises(ProcessLookupError):
+        os.kill(program, 0)
+    started.stdout.close()
 
 
 def test_with_a_model_file_the_ready_times_are_recorded_too(tmp_path):

@@ -7,8 +7,10 @@ import functools
 import os
 import pathlib
 import re
+import signal
 import subprocess
-from typing import Dict, FrozenSet, Iterator, List, Sequence
+import threading
+from typing import Callable, Dict, FrozenSet, Iterator, List, Mapping, Sequence
 
 from ..errors import LibraryError
 
@@ -75,7 +77,27 @@ def replace_process(arguments: Sequence[str]) -> None:
 def run(arguments: Sequence[str]) -> int:
     """Runs the tool with this process's stdin, stdout and stderr. Returns its exit status."""
     with _starting() as tool:
-        return subprocess.call([tool, *arguments], env=environment())
+        return run_program([tool, *arguments], environment())
+
+
+def run_program(command: Sequence[str], variables: Mapping[str, str]) -> int:
+    """Runs a program to its end, with this process's stdin, stdout and stderr. Returns its exit status; 128 + the signal that ended
+    it. Ctrl-C reaches the program, too, which says what becomes of the run; SIGTERM is passed on. Raises OSError."""
+    with contextlib.ExitStack() as before:
+        _handle(signal.SIGINT, lambda *_: None, before)
+        process = subprocess.Popen(command, env=variables)
+        _handle(signal.SIGTERM, lambda number, _: process.send_signal(number), before)
+        status = process.wait()
+    return status if status >= 0 else 128 - status
+
+
+def _handle(number: signal.Signals, handler: Callable[[int, object], None], before: contextlib.ExitStack) -> None:
+    """Sets the handler of a signal until `before` ends, unless the signal is ignored, which programs inherit. Only the main thread
+    has signals."""
+    current = signal.getsignal(number)
+    if current not in (signal.SIG_IGN, None) and threading.current_thread() is threading.main_thread():
+        before.callback(signal.signal, number, current)
+        signal.signal(number, handler)
 
 
 def run_quietly(arguments: Sequence[str]) -> subprocess.CompletedProcess[bytes]:

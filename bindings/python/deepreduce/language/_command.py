@@ -6,7 +6,6 @@ import argparse
 import os
 import pathlib
 import re
-import subprocess
 import sys
 import tempfile
 import time
@@ -70,8 +69,8 @@ def main(words: Sequence[str]) -> int:
         if why:
             print(f"  {'kernels':<13} none: {why}")
         elif status == 0:
-            status = subprocess.call([sys.executable, "-m", f"{__package__}._lanes", str(made), name], env=alike)
-    return status if status in (0, 1) else 2
+            status = _tool.run_program([sys.executable, "-m", f"{__package__}._lanes", str(made), name], alike)
+    return status if status in (0, 1, 130) else 2
 
 
 def _new(path: pathlib.Path) -> int:

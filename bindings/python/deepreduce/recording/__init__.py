@@ -19,13 +19,13 @@ import json
 import os
 import pathlib
 import shutil
-import subprocess
 import sys
 from typing import TYPE_CHECKING, Any, Dict, FrozenSet, List, Optional, Sequence, Tuple
 
 from .._files._npz import write_npz
 from .._files._torch_arrays import Arrays, add_tensor, named_parameters_of
 from .._files._whole_file import whole_file
+from .._native import _tool
 from .._native._types import Options
 from ..errors import Error
 
@@ -328,7 +328,7 @@ def main(arguments: Sequence[str]) -> int:
     before, model_before = _files(output), _time_of(model)
     settings = Settings(str(output), options.steps, options.every, options.limit, model)
     try:
-        status = subprocess.call(command, env=_environment(settings))
+        status = _tool.run_program(command, _environment(settings))
     except OSError as error:
         print(f"deepreduce: capture: '{command[0]}': cannot be started: {error.strerror}", file=sys.stderr)
         return 2
@@ -341,7 +341,7 @@ def main(arguments: Sequence[str]) -> int:
             file=sys.stderr,
         )
         return 1
-    return status if status >= 0 else 128 - status
+    return status
 
 
 def _files(folder: pathlib.Path) -> Dict[str, int]:
