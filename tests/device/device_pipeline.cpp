@@ -1044,8 +1044,7 @@ TEST_CASE("a frame that is longer than its buffer is a fault of capacity, and st
   CHECK(e.result.needed > 1000);
 }
 
-TEST_CASE(
-    "types, lists and modes that a later version may have are UNSUPPORTED for a GPU, too, before any check is verified") {
+TEST_CASE("what a later version may have is UNSUPPORTED for a GPU, too, before any check is verified") {
   for (const size_t tensors : {1, 2})
     for (const bool tagged : {false, true}) {
       if (tagged && tensors == 1) continue;  // has no short header, which the batch's frames have

@@ -405,10 +405,16 @@ def decode_adaptive_block(body, n, base, end):
     return indices
 
 
+def log2_above(universe, count):
+    x = 2**16 * universe // count + 1
+    e = x.bit_length() - 1
+    return 2**16 * (e - 16) + (x - 2**e) * 2**16 // 2**e + 5644
+
+
 def split_bound(shape, fields):
-    # k <= 31, the extra bit, and by the choice of M less than 3.4 bits of q and its one: below 5 bytes an index. Three
-    # paddings and the six bytes of the table a block.
-    return 5 * shape.count + 9 * -(-shape.count >> fields["block"])
+    pairs = [(0, 69671), (39949, 54673), (156010, 26412), (254861, 12417), (340545, 5864), (414547, 2877)]
+    bits = [shape.count * (log2_above(shape.universe, shape.count) + 191366)] + [shape.count * p + shape.universe * q for p, q in pairs]
+    return ((min(bits) >> 16) + 1) // 8 + 1 + 9 * -(-shape.count >> fields["block"])
 
 
 def bloom_bits(shape, fields):
@@ -741,8 +747,8 @@ def decode_gap_huffman(payload, shape, fields):
 
 
 def gap_huffman_bound(shape, fields):
-    extras = int(shape.count * (math.log2(shape.universe / shape.count) + 0.1)) // 8 if shape.count else 0
-    return 17 * -(-shape.count // 4096) + 3 * -(-shape.count // 512) + (6 * shape.count + 7) // 8 + extras + 66
+    extras = shape.count * log2_above(shape.universe, shape.count) >> 19
+    return 17 * -(-shape.count // 4096) + 3 * -(-shape.count // 512) + (6 * shape.count + 7) // 8 + extras + 129
 
 
 def decode_delta_pfor(payload, shape, fields):
@@ -1611,6 +1617,35 @@ def unhuffman(data, exact, bound):
     return bytes(out)
 
 
+def varint_size(x):
+    return max(1, (x.bit_length() + 6) // 7)
+
+
+def fit_poly_bound(shape, fields):
+    n, sides = shape.support, 1 if fields["sign"] else 2
+    size, parts, knots = [(4, 12 * sides, 0), (4, 64 * sides, sides + 63 * sides * varint_size(n)), (2, 13 * sides + 2, 4)][fields["knots"]]
+    return (-(-n // 8) if fields["sign"] else 4) + knots + size * min(n, parts * (fields["degree"] + 1))
+
+
+def uniform_quant_bound(shape, _):
+    n = shape.support * shape.width
+    blocks = -(-n // 4096)
+    return 9 + -(-n // 8) + VALUE_SIZE[shape.dtype] * n + (2 if blocks == 1 else 4 * blocks)
+
+
+def table_bound(head):
+    def bound(shape, _):
+        n = shape.support * shape.width
+        return head + -(-n // 8) + -(-11 * n // 8) + 28 * -(-n // 4096)
+    return bound
+
+
+def chunks_bound(shape, fields):
+    r, chunks = shape.count, -(-shape.universe // fields["size"])
+    e = min(chunks, 2 * r + 1)
+    return 16 + 2 * e + min(chunks // 127, 4 * e) + r // 127 + 5 * r
+
+
 BLOCK = (("block", 9, 13, 12),)
 CODECS = {
     ("value", 1): Codec("value", "raw", decode=decode_value_raw, exact=True,
@@ -1619,7 +1654,7 @@ CODECS = {
                         fixed=qsgd_size),
     ("value", 3): Codec("value", "fit_poly", (("degree", 0, 9, 5), ("knots", 0, 2, 0), ("sign", 0, 1, 0)), decode=decode_fit_poly,
                         reorders=True, width_one=True,
-                        bound=lambda shape, f: 4 + shape.support + 128 * (5 + 4 * (f["degree"] + 1))),
+                        bound=fit_poly_bound),
     ("value", 4): Codec("value", "half", (("type", 0, 1, 0),), decode=decode_half, fixed=lambda shape, _: 2 * shape.support * shape.width),
     ("value", 5): Codec("value", "sketch", decode=decode_sketch,
                         bound=lambda shape, _: 1 + 4 * min(256, shape.support * shape.width) + shape.support * shape.width),
@@ -1627,11 +1662,9 @@ CODECS = {
     ("value", 7): Codec("value", "fit_dexp", (("sign", 0, 1, 0),), decode=decode_fit_dexp, reorders=True, width_one=True,
                         fixed=fit_dexp_size),
     ("value", 8): Codec("value", "rank_fit", (("bits", 1, 8, 4), ("degree", 0, 7, 5)), decode=decode_rank_fit, fixed=rank_fit_size),
-    ("value", 9): Codec("value", "uniform_quant", decode=decode_uniform_quant,
-                        bound=lambda shape, _: 32 + 5 * shape.support * shape.width),
-    ("value", 10): Codec("value", "log_quant", decode=decode_log_quant,
-                         bound=lambda shape, _: 64 + 2 * shape.support * shape.width),
-    ("value", 11): Codec("value", "lloyd", decode=decode_lloyd, bound=lambda shape, _: 96 + 2 * shape.support * shape.width),
+    ("value", 9): Codec("value", "uniform_quant", decode=decode_uniform_quant, bound=uniform_quant_bound),
+    ("value", 10): Codec("value", "log_quant", decode=decode_log_quant, bound=table_bound(45)),
+    ("value", 11): Codec("value", "lloyd", decode=decode_lloyd, bound=table_bound(73)),
     ("value", 14): Codec("value", "natural", decode=decode_natural, fixed=lambda shape, _: 1 + shape.support * shape.width),
     ("value", 15): Codec("value", "dynamic_tree", decode=decode_dynamic_tree, fixed=lambda shape, _: 4 + shape.support * shape.width),
     ("value", 16): Codec("value", "inceptionn", (("fraction", 0, 127, 9),), decode=decode_inceptionn,
@@ -1656,14 +1689,12 @@ CODECS = {
     ("index", 12): Codec("index", "gap_huffman", decode=decode_gap_huffman, bound=gap_huffman_bound),
     ("index", 13): Codec("index", "delta_pfor", decode=decode_delta_pfor, bound=delta_pfor_bound),
     ("index", 14): Codec("index", "block", (("log2_size", 1, 5, 3),)),
-    # Reading: the bound of deflate behind deflate is not written anywhere. This is above that of any zlib.
-    ("bytes", 1): Codec("bytes", "deflate", unpack=inflate, grown=lambda b: 2 * b + 64),
-    ("bytes", 2): Codec("bytes", "zstd", unpack=unzstd, grown=lambda b: b + b // 256 + 64),
-    ("bytes", 3): Codec("bytes", "huffman", unpack=unhuffman, grown=lambda b: b + ((2 * b + 1).bit_length() + 6) // 7),
+    ("bytes", 1): Codec("bytes", "deflate", unpack=inflate, grown=lambda b: b + (b >> 12) + (b >> 14) + (b >> 25) + 5 * (b >> 13) + 64),
+    ("bytes", 2): Codec("bytes", "zstd", unpack=unzstd, grown=lambda b: b + (b >> 8) + (2**17 - b >> 11 if b < 2**17 else 0)),
+    ("bytes", 3): Codec("bytes", "huffman", unpack=unhuffman, grown=lambda b: b + varint_size(2 * b + 1)),
     ("index", 15): Codec("index", "magnitude", decode=decode_magnitude, needs_base=True, width_one=True,
                          bound=lambda shape, f: 8 + split_bound(shape, {"block": 12})),
-    ("index", 17): Codec("index", "chunks", (("size", 1, 32768, 4096),), decode=decode_chunks,
-                         bound=lambda shape, f: 16 + 8 * min(-(-shape.universe // f["size"]), 2 * shape.count + 1) + 5 * shape.count),
+    ("index", 17): Codec("index", "chunks", (("size", 1, 32768, 4096),), decode=decode_chunks, bound=chunks_bound),
     ("index", 16): Codec("index", "history", decode=decode_history_index, needs_base=True, width_one=True,
                          bound=lambda shape, f: GRADES_MAX + 8 + split_bound(shape, {"block": 12})),
     ("value", 20): Codec("value", "history", decode=decode_history_value, needs_base=True, exact=True,

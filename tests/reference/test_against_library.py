@@ -15,6 +15,7 @@ if not os.environ.get("DEEPREDUCE_LIBRARY"):
 
 import decoder  # noqa: E402
 import deepreduce  # noqa: E402
+import encoder  # noqa: E402
 import sparsifier  # noqa: E402
 from sweep import part  # noqa: E402
 
@@ -80,6 +81,65 @@ def test_a_list_with_rows_empty_and_tiny_tensors_is_read_the_same(index, value):
     if "bloom" in index:
         tensors.pop()  # full tensors need no filter; one that small goes dense
     same(deepreduce.encode(tensors, f"index={index} value={value}", tag=77))
+
+
+def short_frame(e, universe, count, sections, **sizes):
+    payload = b"".join(sections)
+    return encoder.short_frame(encoder.EncodedRow(e, 0, universe, count, count, payload=payload + bytes(-len(payload) % 4), **sizes))
+
+
+def stored(data):
+    """By huffman."""
+    return encoder.varint(2 * len(data)) + data
+
+
+# Behind a codec are as many bytes of 0xff as it may write, and one more: it refuses these, or the bytes codec does.
+@pytest.mark.parametrize("codec", [c for c in decoder.CODECS.values() if (c.bound or c.grown) and not c.needs_base], ids=lambda c: f"{c.role}-{c.name}")
+def test_a_bound_is_that_of_its_spec(codec):
+    behind = "deflate" if codec.name == "huffman" else "huffman"
+    coder, raw, keys = (encoder.stage(*names) for names in [("bytes", behind), ("value", "raw"), ("index", "raw")])
+    ranges = [range(low, high + 1) if high - low < 8 else (low, default, high) for _, low, high, default in codec.fields]
+    for (universe, count), dtype, numbers in itertools.product([(1000, 1), (9000, 9000), (70000, 4097)], ["f32", "bf16"], itertools.product(*ranges)):
+        stages = [encoder.stage(codec.role, codec.name, **{name: number for (name, *_), number in zip(codec.fields, numbers)}), coder]
+        size = codec.grown(count * decoder.VALUE_SIZE[dtype]) if codec.grown else codec.bound(decoder.Shape(universe, count, count, dtype=dtype), stages[0].fields)
+        for more in (0, 1):
+            section = (encoder.deflate if behind == "deflate" else stored)(bytes([255] * (size + more)))
+            if codec.role == "index":
+                frame = short_frame(encoder.entry(dtype, [raw], stages), universe, count, [bytes(count * decoder.VALUE_SIZE[dtype]), section], index=len(section))
+            else:
+                e = encoder.entry(dtype, [raw, *stages] if codec.grown else stages, [keys], carries=codec.reorders)
+                frame = short_frame(e, universe, count, [section, numpy.arange(count, dtype="<u4").tobytes()], value=len(section))
+            with pytest.raises(deepreduce.CorruptFrame) as error:
+                deepreduce.decode(frame)
+            assert (f": {behind}: " in str(error.value)) == bool(more), (universe, count, dtype, numbers, size, error.value)
+            with pytest.raises(decoder.Corrupt) as error:
+                decoder.decode_frame(frame)
+            assert str(error.value).startswith(f"{behind}: more bytes than") == bool(more)
+
+
+def test_deflate_by_itself_may_be_longer_than_its_bound():
+    flushed = 100 * b"\0\0\0\xff\xff" + encoder.deflate(bytes(8))
+    for behind in ([], ["huffman"]):
+        value = [encoder.stage("value", "raw"), encoder.stage("bytes", "deflate"), *(encoder.stage("bytes", name) for name in behind)]
+        section = stored(flushed) if behind else flushed
+        frame = short_frame(encoder.entry("f32", value, [encoder.stage("index", "raw")]), 9, 2, [section, bytes([0, 0, 0, 0, 1, 0, 0, 0])], value=len(section))
+        if behind:
+            with pytest.raises(deepreduce.CorruptFrame, match="huffman: "):
+                deepreduce.decode(frame)
+        else:
+            same(frame)
+
+
+@pytest.mark.parametrize("plan", [f"index={index}+huffman value=raw" for index in ("golomb", "golomb(adaptive=1)", "golomb(block=9)", "rice", "rle", "rle(code=gaps8)", "elias_fano", "delta_varint", "delta_bitpack", "delta_pfor", "gap_huffman", "chunks(size=64)")]
+                         + [f"index=raw value={value}+huffman" for value in ("fit_poly(knots=fractions)", "fit_poly(knots=fractions,sign=order,degree=0)", "fit_poly(knots=chord,segments=64)", "fit_poly(knots=jump)", "sketch(buckets=256)", "three_lc", "uniform_quant", "uniform_quant(bits=16)", "log_quant(bits=6)", "lloyd(levels=16)", "inceptionn(error=1e-9)", "planes")]
+                         + [f"index=raw value=raw+{chain}+huffman" for chain in ("deflate", "zstd", "huffman", "deflate+zstd", "zstd+deflate")])
+@pytest.mark.parametrize("dtype", ["float32", "float16"])
+def test_no_payload_is_longer_than_its_bound(plan, dtype):
+    random = numpy.random.Generator(numpy.random.Philox(14))
+    for count, sparse in [(1, 1), (2, 40), (31, 1), (64, 3), (200, 1000), (1500, 1), (5000, 2)]:
+        g = numpy.zeros(count * sparse, dtype)
+        g[random.permutation(count * sparse)[:count]] = (random.normal(size=count) * 10.0 ** random.integers(-4, 4, count)).astype(dtype)
+        same(deepreduce.encode(g, plan))
 
 
 def test_fig_8_sized_frames_are_read_the_same():
@@ -219,7 +279,7 @@ def library_patch(plan, dtype, base, new, width=1, segment_rows=0, history=None)
     return bytes(room[: result.size])
 
 
-@pytest.mark.parametrize("plan", ["index=auto value=ulp", "index=magnitude value=ulp", "index=magnitude value=xor", "index=magnitude+huffman value=ulp+huffman", "index=golomb value=xor", "index=all value=ulp",
+@pytest.mark.parametrize("plan", ["index=auto value=ulp", "index=magnitude value=ulp", "index=magnitude value=xor", "index=magnitude+huffman value=ulp+huffman", "index=history+huffman value=history+huffman", "index=raw value=xor+huffman", "index=golomb value=xor", "index=all value=ulp",
                                   "index=bitmap value=raw", "index=auto value=auto(error=0)", "index=history value=history", "index=golomb value=history"])
 @pytest.mark.parametrize("dtype", WORDS)
 def test_patches_are_read_the_same(plan, dtype):
