@@ -14,7 +14,8 @@ pytest.importorskip("lark", reason="lark is missing: pip install lark")
 import deepreduce  # noqa: E402
 from codec_operations import BF16, F16, F32, Codec, Failed, compare  # noqa: E402
 from deepreduce.__main__ import main  # noqa: E402
-from deepreduce.language import LanguageError, build, program_of, source_of  # noqa: E402
+from deepreduce.errors import LibraryError  # noqa: E402
+from deepreduce.language import LanguageError, _build, build, program_of, source_of  # noqa: E402
 from deepreduce.language._ranges import Int  # noqa: E402
 from deepreduce.language._words import same  # noqa: E402
 from language_fuzz import programs  # noqa: E402
@@ -143,6 +144,37 @@ def test_deep_and_long_texts_end():
             source_of(QSGD.replace("2 * level", bad, 1), "mine.drc")
     with pytest.raises(LanguageError):
         source_of("#" * 200_000, "mine.drc")
+
+
+@pytest.mark.parametrize("make", [lambda d: "(" + "if v > 3 then v else " * d + "0)", lambda d: "not " * d + "(v < 1)"], ids=["if", "not"])
+def test_what_is_not_too_deep_to_read_is_not_too_deep_to_write(make):
+    source_of(QSGD.replace("2 * level", f"2 * level + 0 * ({make(150)} > 0)", 1), kernels=True)
+    for depth in (170, 200, 230):
+        try:
+            source_of(QSGD.replace("2 * level", f"2 * level + 0 * ({make(depth)} > 0)", 1))
+        except LanguageError as error:
+            assert error.reason == "an expression is too deep"
+
+
+def test_names_that_are_made_of_one_another_end():
+    squares = "".join(f"  a{i} = a{i - 1} * a{i - 1}\n" for i in range(1, 40))  # 2^39 ways from the last to the first
+    source_of(QSGD.replace("  value = f64(norm) *", f"  a0 = f64(norm)\n{squares}  value = a39 *", 1))
+    sums = "".join(f"  a{i} = a{i - 1} + 1\n" for i in range(1, 600))
+    source_of(QSGD.replace("encode v\n", f"encode v\n  a0 = abs(v)\n{sums}  most = largest(f32(a599))\n", 1).replace("2 * level", "2 * level + 0 * (most > 0)"))
+
+
+@pytest.mark.parametrize("given,words", [
+    ("false", "the compiler fails: false -std.*: exit status 1"),
+    ("c++ --no-such-flag", "the compiler fails: c.. --no-such-flag"),
+    ("sh -c 'kill -9 $$'", r"the compiler fails: sh -c .*: signal 9"),
+    ("true", "the compiler true writes no file"),
+])  # fmt: skip
+def test_a_compiler_that_fails_is_no_fault_of_ours(tmp_path, monkeypatch, given, words):
+    monkeypatch.setenv("CXX", given)
+    (tmp_path / "mine.drc").write_text(QSGD)
+    with pytest.raises(LibraryError, match=words) as caught:
+        _build.build(tmp_path / "mine.drc")
+    assert "ours" not in str(caught.value)
 
 
 def test_the_page_has_the_examples_as_they_are():

@@ -9,7 +9,7 @@ import shlex
 import shutil
 import subprocess
 import tempfile
-from typing import Iterator, List, Optional, Union
+from typing import Iterator, List, Optional, Tuple, Union
 
 from .._files._whole_file import require_no_input, whole_file
 from ..errors import ArgumentError, LibraryError
@@ -83,28 +83,64 @@ def build(path: PathLike, output: Optional[PathLike] = None, keep: Optional[Path
         with _written(keep):
             pathlib.Path(keep).write_text(source)
     root = sources()
-    with tempfile.TemporaryDirectory(prefix="deepreduce-") as folder:
+    with _compiling(path), tempfile.TemporaryDirectory(prefix="deepreduce-") as folder:
         main = pathlib.Path(folder, "codec.cpp")
         main.write_text(source)
         made = pathlib.Path(folder, "codec.so")
         needed = [root / s for s in _SOURCES if "ternary" not in s or "_digits<3>" in source]
         include = [f"-I{root / 'include'}", f"-I{root / 'lib'}", f"-I{root}"]
-        objects, running = [], []
+        objects: List[str] = []
+        runs: List[Run] = []
         for part in (main, *needed):
             objects.append(str(pathlib.Path(folder, part.stem + ".o")))
             command = [*compiler(), *FLAGS, *include, "-c", str(part), "-o", objects[-1]]
-            running.append(subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True))
-        texts = [each.communicate()[1] for each in running]
-        if not any(each.returncode for each in running):
-            linked = subprocess.run([*compiler(), "-shared", *objects, "-o", str(made)], capture_output=True, text=True, check=False)
-            running.append(linked)  # type: ignore[arg-type]
-            texts.append(linked.stderr)
-        if any(each.returncode for each in running):
-            told = "".join(text for each, text in zip(running, texts) if each.returncode)
-            raise LibraryError(f"{path}: the compiler refuses what was made of it, which is a fault of ours:\n{told[-4000:]}")
+            runs.append(Run(command))
+        _end(path, runs)
+        _end(path, [Run([*compiler(), "-shared", *objects, "-o", str(made)])])
+        if not made.is_file():
+            raise LibraryError(f"{path}: the compiler {compiler()[0]} writes no file")
         with _written(to), whole_file(to) as partial:  # a process may have the old one loaded
             shutil.copy(made, partial)
     return to
+
+
+class Run:
+    """A compiler that runs."""
+
+    def __init__(self, command: List[str]) -> None:
+        self.command = command
+        self._process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, errors="replace")
+
+    def end(self) -> Tuple[int, str]:
+        """Waits for its end. Returns its exit status, and its messages."""
+        text = self._process.communicate()[1]
+        return self._process.returncode, text
+
+
+def _end(path: PathLike, runs: List[Run]) -> None:
+    """Waits for all; LibraryError of the first that fails."""
+    for run, (status, text) in [(run, run.end()) for run in runs]:
+        if status:
+            how = f"exit status {status}" if status > 0 else f"signal {-status}"
+            ours = ", which is a fault of ours" if status > 0 and "terminated program" not in text and _compiles() else ""
+            raise LibraryError(f"{path}: the compiler fails{ours}: {shlex.join(run.command)}: {how}\n{text[-4000:]}".rstrip())
+
+
+def _compiles() -> bool:
+    """Whether the compiler compiles an empty file."""
+    with tempfile.TemporaryDirectory(prefix="deepreduce-") as folder:
+        empty = pathlib.Path(folder, "empty.cpp")
+        empty.touch()
+        return Run([*compiler(), *FLAGS, "-c", str(empty), "-o", str(empty.with_suffix(".o"))]).end()[0] == 0
+
+
+@contextlib.contextmanager
+def _compiling(path: PathLike) -> Iterator[None]:
+    """Reports an OSError of the block as a LibraryError."""
+    try:
+        yield
+    except OSError as error:
+        raise LibraryError(f"{path}: cannot be compiled: {error}") from None
 
 
 @contextlib.contextmanager

@@ -6,12 +6,13 @@ import difflib
 import math
 import struct
 from fractions import Fraction
-from typing import Callable, Dict, List, Optional, Set, Tuple
+from typing import Callable, Dict, List, Tuple
 
 from . import _syntax
 from ._program import Datum, E, Field, Local, Param, Program, Require
 from ._syntax import LanguageError, Node, Place
 from ._ranges import EACH, KEPT, LARGEST_F32, MOST_VALUES, ONE, Int, Real, Type, by, most_whole, product, rounded, smallest
+from ._words import walk
 
 REDUCES = ("sum", "largest", "smallest", "count")
 FUNCTIONS = (
@@ -650,9 +651,9 @@ class _Checker:
         if self.side != "encode":
             raise fail(f"`{word}` in decode", place, "what decode needs is sent: compute it in encode, and make it a field")
         shape = self.partition(node.by, place) if node.by else ONE
-        for part in _shapes_in(a):
-            if part.startswith("by:") and node.by and part != shape:
-                raise fail(f"`by {node.by}` of numbers that are {told(part)}", place)
+        for part in walk([a]):
+            if part.shape.startswith("by:") and node.by and part.shape != shape:
+                raise fail(f"`by {node.by}` of numbers that are {told(part.shape)}", place)
         most = self.program.param(node.by).high if node.by else MOST_VALUES
         if word == "count":
             if not is_int(a):
@@ -765,18 +766,3 @@ def _may_be_minus_zero(e: E) -> bool:
             return True
         stack += [x.data.expr] if x.op == "local" else x.args[1:] if x.op == "choose" else x.args
     return False
-
-
-def _shapes_in(e: E, seen: Optional[Set[int]] = None) -> List[str]:
-    """The shapes of what an expression reads, through names, not through what is reduced."""
-    seen = set() if seen is None else seen
-    if id(e) in seen:
-        return []
-    seen.add(id(e))
-    found = [e.shape]
-    if e.op == "local":
-        found += _shapes_in(e.data.expr, seen)
-    if e.op not in ("reduce", "kth"):
-        for a in e.args:
-            found += _shapes_in(a, seen)
-    return found

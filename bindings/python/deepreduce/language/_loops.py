@@ -36,13 +36,20 @@ def float_limit(x: float) -> str:
 
 def least(e: E) -> float:
     """A bound below all magnitudes of a number other than 0; 0 if there is none known."""
-    if e.op == "to_f64":
-        return 1.0 if isinstance(e.args[0].type, Int) else 2.0**-149
-    if e.op == "const":
-        return abs(float(e.data))
-    if e.op == "*":
-        return least(e.args[0]) * least(e.args[1])
-    return least(e.args[0]) if e.op in ("neg", "abs") else least(e.data.expr) if e.op == "local" else 0.0
+    found: Dict[int, float] = {}
+    for part in walk([e]):
+        if part.op == "to_f64":
+            bound = 1.0 if isinstance(part.args[0].type, Int) else 2.0**-149
+        elif part.op == "const":
+            bound = abs(float(part.data))
+        elif part.op == "*":
+            bound = found[id(part.args[0])] * found[id(part.args[1])]
+        elif part.op in ("neg", "abs"):
+            bound = found[id(part.args[0])]
+        else:
+            bound = found[id(part.data.expr)] if part.op == "local" else 0.0
+        found[id(part)] = bound
+    return found[id(e)]
 
 
 def is_shared_divisor(e: E) -> bool:

@@ -23,6 +23,9 @@ class LanguageError(ArgumentError):
         super().__init__(reason)
         self.reason, self.place, self.instead = reason, place, instead
 
+    def __reduce__(self) -> Tuple[object, ...]:
+        return type(self), (self.reason, self.place, self.instead), {**self.__dict__, "args": self.args}
+
     def told(self, path: str, text: str) -> LanguageError:
         """The same, with the file's name and the line in the message."""
         lines = _lines(text)
@@ -334,7 +337,7 @@ class _Reader:
         return Statement("give", place, self.node(c[0]))
 
     def node(self, tree: Untyped, depth: int = 0) -> Node:
-        if depth > 4 * MOST_NESTED:
+        if depth > 3 * MOST_NESTED:
             raise LanguageError("an expression is too deep", Place(tree.meta.line, tree.meta.column), "give parts a name: part = …")
         c, kind = tree.children, str(tree.data)
         place = Place(tree.meta.line, tree.meta.column)
