@@ -599,3 +599,40 @@ def test_two_threads_neither_crash_nor_lose_anything(what, rng):
         here = State(x, KEEP)
         expected = [encode(x, KEEP, state=here) for _ in done]
         assert sorted(done) == sorted(expected) and state.state_dict()["state"].tobytes() == here.state_dict()["state"].tobytes()
+
+
+@pytest.mark.parametrize("kind", ["numpy", "torch"])
+def test_encode_writes_where_out_is_now(rng, kind):
+    x = gradients(rng, 3000)[0]
+    bound = Batch(x, "index=golomb value=raw").bind(x)
+    frame, size = bound.encode(), 20_000
+    if kind == "torch":
+        torch = pytest.importorskip("torch", reason="torch is missing: pip install torch")
+        out = torch.zeros(size, dtype=torch.uint8)
+        elsewhere = lambda: torch.zeros(size, dtype=torch.uint8)  # noqa: E731
+        moves = [lambda: out.set_(elsewhere()), lambda: setattr(out, "data", elsewhere()), lambda: out.resize_(1 << 20), lambda: None]
+    else:
+        out = numpy.zeros(size, numpy.uint8)
+        moves = [lambda: out.resize(1 << 22, refcheck=False), lambda: setattr(out, "shape", (2, -1)), lambda: None]
+    bound.encode(out)
+    for move in moves:
+        move()
+        bound.encode(out)
+        assert bytes(out.reshape(-1)[: len(frame)].tolist()) == frame  # (numpy's views would make a tensor's size fixed)
+    if kind == "torch":
+        out.resize_(10)
+        with pytest.raises(deepreduce.CapacityError):
+            bound.encode(out)
+    else:
+        out.flags.writeable = False
+        with pytest.raises(deepreduce.ArgumentError, match="out is read-only"):
+            bound.encode(out)
+
+
+def test_numbers_of_one_element_are_numbers(rng):
+    x = gradients(rng, 3000)[0]
+    bound = Batch(x, "index=golomb value=qsgd").bind(x)
+    for number in (numpy.array(3), pytest.importorskip("torch", reason="torch is missing: pip install torch").tensor(3)):
+        assert bound.encode(step=number, private_seed=number) == bound.encode(step=3, private_seed=3)
+    with pytest.raises(deepreduce.ArgumentError, match="step is .*, not an integer"):
+        bound.encode(step=numpy.array([3, 4]))

@@ -127,6 +127,45 @@ def test_a_call_has_ended_when_python_leaves_its_with_without_the_end():
     state.norm()
 
 
+def test_a_caught_error_refers_to_no_memory_of_the_call():
+    x = numpy.arange(300, dtype=numpy.float32)
+    frame, small = bytearray(deepreduce.encode(x, "index=golomb")[:-1]), [bytearray(3) for _ in range(4)]
+    sender, bound = deepreduce.Sender({"w": x}, TOP), deepreduce.Batch(x, "index=golomb").bind(x)
+    gc.disable()
+    try:
+        for error, call in (
+            (deepreduce.CorruptFrame, lambda: deepreduce.decode(frame)),
+            (deepreduce.CapacityError, lambda: deepreduce.encode(x, "index=golomb", out=small[0])),
+            (deepreduce.CapacityError, lambda: deepreduce.Batch(x, "index=golomb").encode(x, out=small[1])),
+            (deepreduce.CapacityError, lambda: bound.encode(small[2])),
+            (deepreduce.ArgumentError, lambda: sender.write_state("w", "states", small[3])),
+        ):
+            try:
+                call()
+            except error:
+                continue
+            pytest.fail(f"no {error.__name__}")
+        for room in (frame, *small):
+            room.clear()  # a BufferError if an array of it exists
+    finally:
+        gc.enable()
+
+
+def test_every_error_is_pickled_and_copied():
+    from deepreduce.language import _syntax
+
+    found, kinds = [], [deepreduce.Error]
+    while kinds:
+        kind = kinds.pop()
+        found.append(kind)
+        kinds += kind.__subclasses__()
+    assert _syntax.LanguageError in found
+    for kind in found:
+        error = kind("why", _syntax.Place(2, 3), "instead").told("mine.drc", "a\nb") if kind is _syntax.LanguageError else kind("why", where=3)
+        for again in (pickle.loads(pickle.dumps(error)), copy.deepcopy(error)):
+            assert type(again) is kind and str(again) == str(error) and vars(again) == vars(error)
+
+
 @pytest.mark.parametrize("kind", ["sender", "bound", "transform", "exchange"])
 def test_in_a_cycle_of_garbage_a_context_ends_what_it_owns_first_and_once(kind, monkeypatch):
     """The collector ends the objects of a cycle in any order: here the context is the older one, so it is first."""

@@ -107,6 +107,7 @@ def test_varints_are_leb128():
                numpy.frombuffer(data[:-8], t)}, "different bytes the second time"),
     ("value", {"decode": lambda self, data, n, t: numpy.frombuffer(data, t) * 2, "exact": False, "error": 0.5},
      "promised 0.5"),
+    ("value", {"encode": lambda self, v: numpy.zeros(3, "M8[s]")}, "encode returns ndarray, not bytes"),
     ("value", {"decode": lambda self, data, n, t: numpy.frombuffer(data, t) * t.type(numpy.inf), "exact": False}, "finite"),
 ])
 def test_a_broken_codec_is_found(role, broken, sentence):

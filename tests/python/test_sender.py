@@ -275,6 +275,14 @@ def test_a_rank_that_cannot_encode_is_named_with_its_tensor():
     assert ranks.outs[0]["layer.bias"].any()
 
 
+def test_an_all_reduced_slot_is_one():
+    sender = Sender({"w": np.zeros(1000, np.float32)}, "index=all value=half", ranks=2, halves=True)
+    assert sender.units[0].kind == "halves"
+    for call in (sender.merge, lambda *arguments: sender.sum(*arguments, bytearray(8))):
+        with pytest.raises(deepreduce.ArgumentError, match="^there are 2 slots; unit 0 requires the all-reduced one alone$"):
+            call(0, 0, [bytes(8), bytes(8)])
+
+
 def test_slots_that_the_caller_lets_go_are_there_for_take_back():
     (sender,) = Ranks(1).senders
     sender.place(gradients(0, 0))

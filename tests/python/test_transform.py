@@ -201,6 +201,16 @@ def test_a_residual_is_finite_float32_of_the_shape():
     assert transform.residual().tolist() == [[0, 1, 2], [3, 4, 5]]
 
 
+def test_an_error_of_begin_has_its_tensor():
+    x, fixed = numpy.ones((4, 4), numpy.float32), numpy.ones((4, 4), numpy.float32)
+    fixed.flags.writeable = False
+    transform = Transform([(4, 4), (4, 4)], PLAN)
+    for given, out in (([x, x.astype("f8")], None), ([x, x], [x.copy(), fixed]), ([x, x], [x.copy(), x.astype("f2")])):
+        with pytest.raises(deepreduce.ArgumentError) as caught:
+            transform.begin(given, out)
+        assert caught.value.tensor == 1
+
+
 def test_a_transform_in_use_says_so():
     transform, x = Transform([(4, 4)], PLAN), numpy.ones((4, 4), numpy.float32)
     state = transform.state_dict()["state"]

@@ -189,7 +189,7 @@ class Bound(Uncopied):
                 if not (0 <= step < _END and 0 <= seed < _END and 0 <= private_seed < _END):
                     raise TypeError
                 call.step, call.seed, call.private_seed = step, seed, private_seed
-            except TypeError:  # a number that ctypes would wrap, or an integer of another kind
+            except (TypeError, ValueError, OverflowError, RuntimeError):  # a number that ctypes would wrap, or one of another kind
                 call.step, call.seed = unsigned(step, "step"), unsigned(seed, "seed")
                 call.private_seed = unsigned(private_seed, "private_seed")
             call.flags = call_flags(self._is_list, tag, status_frame, fit)
@@ -202,7 +202,7 @@ class Bound(Uncopied):
                 flat, address, size = self._own or self._make_own()
             else:
                 room = self._room
-                if out is not room[0] or (flat := room[1]) is None or address_of(flat) != room[2]:
+                if out is not room[0] or not is_at(out, room[2], room[3]):
                     room = self._borrow_room(out)
                 _, flat, address, size = room
             status = self._encode(self._binding, self._call_at, address, size, self._result_at)
@@ -379,3 +379,11 @@ def address_of(flat: Tensor) -> int:
     if isinstance(flat, numpy.ndarray):
         return flat.__array_interface__["data"][0]  # type: ignore[no-any-return]
     return flat.data_ptr()  # type: ignore[no-any-return]
+
+
+def is_at(out: Tensor, address: int, size: int) -> bool:
+    """Whether an array or tensor of bytes is still contiguous and writable there: its owner may have moved it."""
+    if isinstance(out, numpy.ndarray):
+        found = out.__array_interface__
+        return found["data"] == (address, False) and out.nbytes == size and found["strides"] is None
+    return bool(out.data_ptr() == address and out.numel() == size and out.is_contiguous())

@@ -538,7 +538,10 @@ class Sender(Uncopied):
 
     def _read_slots(self, unit: int, slots: Sequence[Tensor]) -> List[_memory.Bytes]:
         listed = frames_of(slots)
-        if len(listed) != (1 if self._refresh(unit).numbers else self._ranks):
+        if self._refresh(unit).numbers:
+            if len(listed) != 1:
+                raise ArgumentError(f"there are {len(listed)} slots; unit {unit} requires the all-reduced one alone")
+        elif len(listed) != self._ranks:
             raise ArgumentError(f"there are {len(listed)} slots; the sender is one of {self._ranks} ranks")
         found = [_memory.borrow_bytes(slot, "a slot") for slot in listed]
         for struct, borrowed in zip(self._slot_structs, found):
@@ -696,7 +699,10 @@ class Sender(Uncopied):
             error.ranks = tuple(self._numbers[position] for position in behind[:count])
             error.source = self._numbers[last.what]
             error.step = None if last.where == 2**64 - 1 else last.where
-        raise error
+        try:
+            raise error
+        finally:
+            del error  # its traceback refers to this frame
 
 
 def _function(library: ctypes.CDLL, name: str, *arguments: CType) -> Callable[..., int]:

@@ -415,8 +415,10 @@ class State:
     def _elements(self) -> int:
         try:
             return self._part("dr_state_residual")[1]
-        except ArgumentError:
-            return self._part("dr_state_momentum")[1]
+        except ArgumentError as error:
+            with contextlib.suppress(ArgumentError):
+                return self._part("dr_state_momentum")[1]
+            raise error from None
 
     def bind(self, to: Locked) -> None:
         """Not for callers: Batch.bind calls it with the lock held."""

@@ -152,13 +152,7 @@ class Transform(Uncopied):
         begin, n = load_exchanges().dr_transform_begin, len(items)
         with Turns([(self, "the transform")]):
             for i, item in enumerate(items):
-                if not _memory.is_in_place(item):
-                    raise ArgumentError(f"x[{i}] is not contiguous and aligned; it is read in place", tensor=i)
-                given = _memory.borrow(item, f"x[{i}]", (_abi.DR_F32,))
-                room = _memory.borrow_output(outs[i], f"out[{i}]")
-                if room.dtype != _abi.DR_F32:
-                    raise ArgumentError(f"out[{i}] is {_memory.NAMES[room.dtype]}, not float32", tensor=i)
-                self._tensors[i].values, self._outs[i].values = given.address, room.address
+                self._tensors[i].values, self._outs[i].values = _addresses(item, outs[i], i)
             self._borrowed = None
             self._check(begin(self._handle, self._tensors, TENSOR_STRIDE, self._outs, OUT_STRIDE, n))
             self._borrowed = items, list(outs)
@@ -296,6 +290,21 @@ def _matrix(shape: Tuple[int, ...], i: int) -> Tuple[int, int]:
     if width >= 2**32:
         raise ArgumentError(f"shapes[{i}] is {shape}: a row of {width} elements is longer than 2^32 - 1", tensor=i)
     return (rows, width) if width else (0, 1)
+
+
+def _addresses(x: Tensor, out: Tensor, i: int) -> Tuple[int, int]:
+    """Of x and out, float32. ArgumentError, with `tensor`."""
+    try:
+        if not _memory.is_in_place(x):
+            raise ArgumentError(f"x[{i}] is not contiguous and aligned; it is read in place")
+        given = _memory.borrow(x, f"x[{i}]", (_abi.DR_F32,))
+        room = _memory.borrow_output(out, f"out[{i}]")
+        if room.dtype != _abi.DR_F32:
+            raise ArgumentError(f"out[{i}] is {_memory.NAMES[room.dtype]}, not float32")
+    except ArgumentError as error:
+        error.tensor = i
+        raise
+    return given.address, room.address
 
 
 def _arrays(given: object, shapes: Sequence[Tuple[int, ...]], what: str) -> List[Tensor]:

@@ -152,7 +152,10 @@ def _raise(status: int, error: _abi.dr_error) -> NoReturn:
     made.args = (
         re.sub(r"state: NULL; (.*) \(dr_state_size\)", r"state: None; \1: pass state=State(x, plan), or for a list State.of(x, plan)", message),
     )
-    raise made
+    try:
+        raise made
+    finally:
+        del made  # its traceback refers to this frame, which would refer to it: the memory of the call until a garbage collection
 
 
 # ---- Objects that allow one call at a time ------------------------------------------------------

@@ -227,7 +227,7 @@ def part_of_room(out: Tensor, size: int) -> Tensor:
     if torch_tensor(out):
         return out.detach().view(-1)[:size]
     if isinstance(out, numpy.ndarray):
-        return out.reshape(-1).view(numpy.uint8)[:size]
+        return numpy.asarray(out).reshape(-1).view(numpy.uint8)[:size]  # (a numpy.matrix has no part of one dimension)
     return memoryview(out).cast("B")[:size]
 
 
@@ -241,6 +241,8 @@ def borrow_bytes(frame: Tensor, what: str = "frame") -> Bytes:
         frame = frame.detach().contiguous()
         if frame.element_size() != 1:
             raise ArgumentError(f"{what} is {frame.dtype}, not bytes")
+        if not frame.numel():  # its address is 0, which is no frame
+            return borrow_bytes(b"", what)
         return Bytes(frame.data_ptr(), frame.numel(), frame)
     try:
         view = memoryview(frame)

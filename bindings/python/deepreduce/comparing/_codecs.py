@@ -171,7 +171,7 @@ def _raised(error: Exception) -> str:
 def as_bytes(data: Any, what: str) -> bytes:
     try:
         return bytes(memoryview(data))
-    except TypeError:
+    except (TypeError, ValueError, BufferError):
         raise Broken(f"{what}: encode returns {type(data).__name__}, not bytes") from None
 
 
