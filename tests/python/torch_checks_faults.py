@@ -38,7 +38,7 @@ def a_rank_whose_own_slot_is_damaged_numbers_the_step_as_all_do():
 
     def flip(slot):  # the last unit's, in the memory that is taken back, too
         if slot.data_ptr() == reduce._units[-1]._slots.data_ptr():
-            slot[60] ^= 4
+            slot[61] ^= 4
 
     with sending(1, flip), raises(deepreduce.CorruptFrame, "rank 1") as caught:
         reduce(gradients(1, rank))
