@@ -92,6 +92,7 @@ def _start(folder, *words):
     program.chmod(0o755)
     started = subprocess.Popen(
         [sys.executable, *words], cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, start_new_session=True,
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # (a shell's job in the background ignores it)
         env={**os.environ, "PYTHONPATH": str(PACKAGE), "DEEPREDUCE_TOOL": str(program)})  # fmt: skip
     return started, int(started.stdout.readline())
 
