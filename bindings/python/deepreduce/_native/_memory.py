@@ -159,8 +159,7 @@ def borrow_output(x: Tensor, what: str, place: Optional[Place] = None) -> Memory
             raise ArgumentError(f"{what} is not aligned to its type")
         return _of_tensor(x, what, FLOATS)
     array = _host_array(x, what)
-    if array is not x and array.size and _address(array) != _address(_host_array(x, what)):
-        raise ArgumentError(f"{what} is {_kind(x)}, which gives copies of its memory: they would be lost")
+    require_own_memory(array, x, what)
     if not array.flags.c_contiguous:
         raise ArgumentError(f"{what} is not contiguous (row-major)")
     if not array.flags.writeable:
@@ -318,6 +317,12 @@ def _host_array(x: Tensor, what: str) -> Array:
         return numpy.asarray(memoryview(x))
     except (TypeError, ValueError, BufferError):
         raise ArgumentError(f"{what} is {_kind(x)}, not an array") from None
+
+
+def require_own_memory(array: Array, x: Tensor, what: str) -> None:
+    """For an array that will be written: ArgumentError if x gave a copy of its memory, `array`."""
+    if array is not x and array.size and _address(array) != _address(_host_array(x, what)):
+        raise ArgumentError(f"{what} is {_kind(x)}, which gives copies of its memory: they would be lost")
 
 
 def _require_cpu(x: object, what: str) -> None:

@@ -116,10 +116,10 @@ def words_of(x: object, what: str, written: bool = False) -> Union[Words, Device
     if not (array.flags.c_contiguous and array.flags.aligned):
         _refuse_copy(what, written, "contiguous (row-major) and aligned")
         array = numpy.require(array, requirements=["C_CONTIGUOUS", "ALIGNED"])
-    if written and array is not x and array.size and _memory._address(array) != _memory._address(_memory._host_array(x, what)):
-        raise ArgumentError(f"{what} is {_memory._kind(x)}, which gives copies of its memory: they would be lost")
-    if written and not array.flags.writeable:
-        raise ArgumentError(f"{what} is read-only")
+    if written:
+        _memory.require_own_memory(array, x, what)
+        if not array.flags.writeable:
+            raise ArgumentError(f"{what} is read-only")
     return Words(dtype, array.shape, array.reshape(-1).view(word_type(dtype)), x)
 
 
