@@ -128,12 +128,12 @@ class Plan:
         """
         if self._draws is None:
             index, value = self.stages.get("index"), self.stages.get("value")
-            still = []
+            without_draws = []
             if index is not None and index.name == "bloom" and index.parameters["policy"] != "p1":
-                still.append("index=golomb")
+                without_draws.append("index=golomb")
             if value is not None and value.name == "natural" and value.parameters["rounding"] == "nearest":
-                still.append("value=raw")
-            info = self.with_stages(" ".join(still)).info if still else self.info
+                without_draws.append("value=raw")
+            info = self.with_stages(" ".join(without_draws)).info if without_draws else self.info
             self._draws = info.shared_random or info.private_random
         return self._draws
 

@@ -44,7 +44,7 @@ def write_entries(metadata: Mapping[str, str], entries: Sequence[Entry]) -> byte
         if entry.name == METADATA:
             raise ArgumentError(f"a tensor has the name {METADATA}, which .safetensors has for something else")
         if len(entry.shape) > _MAX_DIMENSIONS:
-            raise ArgumentError(f"{entry.name}: {_many(entry.shape)}")
+            raise ArgumentError(f"{entry.name}: {_dimensions_of(entry.shape)}")
         document[entry.name] = {"dtype": entry.dtype, "shape": entry.shape, "data_offsets": (entry.begin, entry.end)}
     return json.dumps(document, separators=(",", ":")).encode()
 
@@ -105,7 +105,7 @@ def entry_of(name: str, dtype: Any, shape: Any, fail: Fail) -> Entry:
         fail(f"{name}: dtype is {str(dtype)[:20]!r}, not one of {', '.join(ELEMENT_TYPES)}")
     _require_numbers(name, "shape", shape, fail)
     if len(shape) > _MAX_DIMENSIONS:
-        fail(f"{name}: {_many(shape)}")
+        fail(f"{name}: {_dimensions_of(shape)}")
     if any("\ud800" <= c <= "\udfff" for c in name):
         fail(f"{name!r}: the name is not valid text")
     size = size_of(dtype, shape)
@@ -114,7 +114,7 @@ def entry_of(name: str, dtype: Any, shape: Any, fail: Fail) -> Entry:
     return Entry(name, dtype, tuple(shape))
 
 
-def _many(shape: Sequence[int]) -> str:
+def _dimensions_of(shape: Sequence[int]) -> str:
     return f"{len(shape)} dimensions, at most {_MAX_DIMENSIONS}"
 
 
