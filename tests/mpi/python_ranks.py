@@ -185,7 +185,7 @@ def named_killed():
     before, begin = {name: array.copy() for name, array in mean.out.items()}, time.monotonic()
     error = raised((deepreduce.MissingRank, deepreduce.PeerError), mean, 2)
     assert error.rank == 1, error
-    assert time.monotonic() - begin < 5
+    assert time.monotonic() - begin < 2 * 4
     assert all(numpy.array_equal(before[name], mean.out[name]) for name in x)
     assert raised(type(error), mean, 3) is error  # its messages could come later
 
@@ -406,7 +406,7 @@ def killed():
     before, begin = mean.out.copy(), time.monotonic()
     error = raised((deepreduce.MissingRank, deepreduce.PeerError), mean, 2)  # PeerError if MPI reports that it is gone
     assert error.rank == 1, error
-    assert time.monotonic() - begin < 5
+    assert time.monotonic() - begin < 2 * 4
     assert numpy.array_equal(before, mean.out)
 
 

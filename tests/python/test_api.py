@@ -922,7 +922,7 @@ def test_many_tensors_take_time_by_their_number():
         return min(took)
 
     few, many = seconds(2_000), seconds(40_000)
-    assert many < 60 * few, f"{few} s for 2,000, {many} s for 40,000"
+    assert many < 100 * few, f"{few} s for 2,000, {many} s for 40,000"
 
 
 def test_max_elements():

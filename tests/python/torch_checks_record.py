@@ -146,7 +146,7 @@ def a_rank_that_records_alone_waits_for_nobody():
         began = time.perf_counter()
     steps_of(model, torch.optim.SGD(model.parameters(), lr=0.01), 0, 6)
     if dist.get_rank() == 0:
-        assert time.perf_counter() - began < 5
+        assert time.perf_counter() - began < 20
     assert "skew_ns" not in read(path)
 
 
