@@ -122,7 +122,7 @@ def test_an_output_that_cannot_be_written_is_told_before_anything_is_measured(tm
     for output, words in ((tmp_path, "directory"), (tmp_path / "none" / "p.json", "No such file")):
         done = run("calibrate", "--time", "3600", "-o", output, status=2)
         assert words in done.stderr.decode() and words.lower() in calibrating._refusal(str(output)).lower()
-    assert time.monotonic() - begin < 60
+    assert time.monotonic() - begin < 240
     assert calibrating._refusal("") == calibrating._refusal(str(tmp_path / "p.json")) == calibrating._refusal("p.json") == ""
     assert "'nan' is not a number" in run("calibrate", "--time", "nan", status=2).stderr.decode()
 
@@ -151,7 +151,7 @@ except ArgumentError as error:
 """
     words = command(RANK="0", WORLD_SIZE="1", MASTER_ADDR="127.0.0.1", MASTER_PORT=str(free_port()), GLOO_SOCKET_IFNAME="lo")
     words["env"] = {k: v for k, v in words["env"].items() if not k.startswith(("PMI", "OMPI", "MPI"))}
-    done = subprocess.run([sys.executable, "-c", code], env=words["env"], capture_output=True, text=True, timeout=60)
+    done = subprocess.run([sys.executable, "-c", code], env=words["env"], capture_output=True, text=True, timeout=240)
     assert done.stdout.split() == ["True", "False"], done.stderr
 
 
@@ -255,7 +255,7 @@ def test_errors_of_data_that_are_not_finite_are_unknown(value, tmp_path):
 def test_without_ranks_it_says_how_to_start_them():
     words = command("--link")
     words["env"] = {k: v for k, v in words["env"].items() if not k.startswith(("PMI", "OMPI", "RANK", "WORLD"))}
-    done = subprocess.run(**words, capture_output=True, text=True, timeout=60)
+    done = subprocess.run(**words, capture_output=True, text=True, timeout=240)
     assert done.returncode == 2 and "mpiexec -n 2 deepreduce calibrate --link" in done.stderr
 
 

@@ -90,7 +90,7 @@ class World:
             self.now = max(self.now, self.wakes[name])
             assert self.now < limit, f"{name} hangs: {self.wakes}"
             self.turns[name].release()
-            assert self.paused.acquire(timeout=60), f"{name} does not end"
+            assert self.paused.acquire(timeout=240), f"{name} does not end"
         if self.errors:
             name, error = next(iter(self.errors.items()))
             raise AssertionError(f"worker {name}: {type(error).__name__}: {error}") from error

@@ -101,12 +101,12 @@ def _start(folder, *words):
 def test_at_ctrl_c_the_program_ends_as_it_wants_and_sigterm_reaches_it(tmp_path, words):
     started, _ = _start(tmp_path, *words)
     os.killpg(started.pid, signal.SIGINT)  # as a terminal
-    assert started.wait(timeout=60) == 130 and (tmp_path / "checkpoint").exists()
+    assert started.wait(timeout=240) == 130 and (tmp_path / "checkpoint").exists()
     started.stdout.close()
 
     started, program = _start(tmp_path, *words)
     started.terminate()
-    assert started.wait(timeout=60) == 128 + signal.SIGTERM
+    assert started.wait(timeout=240) == 128 + signal.SIGTERM
     with pytest.raises(ProcessLookupError):
         os.kill(program, 0)
     started.stdout.close()
