@@ -384,6 +384,10 @@ def address_of(flat: Tensor) -> int:
 def is_at(out: Tensor, address: int, size: int) -> bool:
     """Whether an array or tensor of bytes is still contiguous and writable there: its owner may have moved it."""
     if isinstance(out, numpy.ndarray):
-        found = out.__array_interface__
-        return found["data"] == (address, False) and out.nbytes == size and found["strides"] is None
+        try:
+            # In a quarter of the time of __array_interface__.
+            found = ctypes.addressof(ctypes.c_char.from_buffer(out))  # type: ignore[arg-type]
+        except (TypeError, ValueError):  # it is not contiguous, or read-only
+            return False
+        return found == address and out.nbytes == size
     return bool(out.data_ptr() == address and out.numel() == size and out.is_contiguous())
