@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ctypes
-from typing import Any, List, NoReturn, Optional, Sequence, Union
+from typing import Any, List, NoReturn, Optional, Sequence, Set, Union
 
 import numpy
 
@@ -121,7 +121,8 @@ class Batch(Uncopied):
         self._decodes = not library.dr_batch_merge_workspace(self.handle, 1, ctypes.c_size_t(), None)
         self._memory: Tensor = None
         self._frame: Tensor = None  # for encode on the CPU without `out`
-        self._room = 0
+        self._room = self._start = 0  # size and, on the CPU, address of the workspace
+        self._suffices: Set[int] = set()  # for merges of so many frames
         self._reserve(max(1, unsigned(frames, "frames", MAX_FRAMES + 1)))
         self._result: Tensor = None if self._place is None else start_result(self._place.empty((RESULT_SIZE,)))
         self._last = 0
@@ -403,20 +404,23 @@ class Batch(Uncopied):
 
     def _reserve(self, frames: int) -> None:
         """Allocates the workspace for merges of `frames` frames. It only grows."""
+        if frames in self._suffices:
+            return
         size, error = ctypes.c_size_t(0), new(_abi.dr_error)
         if self._decodes:
             check(_library.load().dr_batch_merge_workspace(self.handle, frames, size, error), error)
         needed = max(self._info.workspace, size.value)
-        if self._memory is not None and needed <= self._room:
-            return
-        if self._place is None:
-            self._memory = _memory.empty((needed + _ALIGNMENT,), numpy.uint8)
-        else:
-            self._memory = self._place.empty((needed,))
-        self._room = needed
+        if self._memory is None or needed > self._room:
+            if self._place is None:
+                self._memory = _memory.empty((needed + _ALIGNMENT,), numpy.uint8)
+                start = self._memory.ctypes.data
+                self._start = start + -start % _ALIGNMENT
+            else:
+                self._memory = self._place.empty((needed,))
+            self._room = needed
+        self._suffices.add(frames)
 
     def _borrow_workspace(self, place: Optional[_device.Place]) -> _memory.Bytes:
         if place is not None:
             return place.borrow_bytes(self._memory, "the workspace")
-        start = self._memory.ctypes.data
-        return _memory.Bytes(start + -start % _ALIGNMENT, self._room, self._memory)
+        return _memory.Bytes(self._start, self._room, self._memory)
