@@ -16,6 +16,7 @@ from .errors import CapacityError, CorruptFrame
 from .frame import DeviceFrame, array_of
 
 _INFO_STRIDE = ctypes.sizeof(_abi.dr_tensor_info)
+_EMPTY_INFO = bytes(new(_abi.dr_tensor_info))
 # Capacity for infos in the first read of a header. Frames of more tensors are read a second time.
 _INFO_CAPACITY = 16
 # Bytes that are copied from a GPU first, to read the header of a frame of unknown size.
@@ -239,9 +240,7 @@ def _read(frame: _memory.Bytes, size: int, verify: bool) -> Header:
     library, info, error = _library.load(), new(_abi.dr_frame_info), new(_abi.dr_error)
     capacity = _INFO_CAPACITY
     while True:
-        infos = (_abi.dr_tensor_info * capacity)()
-        for tensor in infos:
-            tensor.struct_size = _INFO_STRIDE
+        infos = (_abi.dr_tensor_info * capacity).from_buffer_copy(_EMPTY_INFO * capacity)
         outputs = (info, infos, _INFO_STRIDE, capacity, error)
         if verify:
             check(library.dr_inspect(frame.address, frame.size, *outputs), error)
