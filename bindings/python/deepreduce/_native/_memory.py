@@ -288,10 +288,10 @@ _CODE_OF: Dict[object, int] = {}
 
 
 def _address(array: Array) -> int:
-    if array.flags.writeable:
+    if array.size and array.flags.writeable:
         try:
             return ctypes.addressof(ctypes.c_char.from_buffer(array))  # type: ignore[arg-type]  # in half of the time
-        except (TypeError, ValueError):  # empty, not contiguous, or of a type without buffers (bfloat16)
+        except (TypeError, ValueError):  # not contiguous, or of a type without buffers (bfloat16)
             pass
     return array.__array_interface__["data"][0]  # type: ignore[no-any-return]  # half the time of array.ctypes.data
 
