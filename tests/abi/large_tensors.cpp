@@ -316,6 +316,7 @@ TEST_CASE("the time of an encode of which segments are left out grows with them,
   const floats g = client::laplace(1 << 19, 1);
   const client::plan p("sparsify=topr(ratio=0.25) feedback=residual index=golomb value=raw");
   std::vector<uint64_t> state(2 + g.size() / 2);
+  bytes frame(1 << 21);
   check_linear(1 << 12, [&](size_t segments) {
     dr_tensor t = client::dense(g);
     t.universe = 8 * segments;
@@ -324,10 +325,9 @@ TEST_CASE("the time of an encode of which segments are left out grows with them,
     std::fill(state.begin(), state.end(), 0);
     dr_call call = in_segments(8);
     call.flags = DR_CALL_FIT;
-    bytes frame(16 * segments + 100);
     dr_result result{.struct_size = sizeof(dr_result)};
     const dr_status s =
-        dr_encode(c.handle, p.handle, &call, nullptr, &t, sizeof t, 1, frame.data(), frame.size(), &result);
+        dr_encode(c.handle, p.handle, &call, nullptr, &t, sizeof t, 1, frame.data(), 16 * segments + 100, &result);
     INFO(c.error());
     REQUIRE(s == DR_OK);
     CHECK(result.kept < t.universe / 8);
