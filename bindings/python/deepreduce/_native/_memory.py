@@ -187,7 +187,7 @@ def of_new(array: object, place: Optional[Place] = None) -> Tuple[int, int]:
     if isinstance(array, numpy.ndarray):
         code = _CODE_OF.get(array.dtype)
         if code is not None:
-            return _address(array), code
+            return array_address(array), code
         return _of_array(array, "the output", FLOATS + INTEGERS)[:2]
     return _of_tensor(array, "the output", FLOATS + INTEGERS)[:2]
 
@@ -219,7 +219,7 @@ def borrow_room(out: Tensor, what: str = "out") -> Bytes:
     if view.readonly:
         raise ArgumentError(f"{what} is read-only")
     array = numpy.frombuffer(view, numpy.uint8)
-    return Bytes(_address(array), array.size, array)
+    return Bytes(array_address(array), array.size, array)
 
 
 def part_of_room(out: Tensor, size: int) -> Tensor:
@@ -235,7 +235,7 @@ def borrow_bytes(frame: Tensor, what: str = "frame") -> Bytes:
     """The bytes of a frame: bytes, bytearray, memoryview, or a one-byte array or tensor."""
     if type(frame) is bytes and frame:
         array = numpy.frombuffer(frame, numpy.uint8)
-        return Bytes(_address(array), len(frame), array)
+        return Bytes(array_address(array), len(frame), array)
     if torch_tensor(frame):
         _require_cpu_tensor(frame, what)
         frame = frame.detach().contiguous()
@@ -251,7 +251,7 @@ def borrow_bytes(frame: Tensor, what: str = "frame") -> Bytes:
     if view.itemsize != 1 or not view.c_contiguous:
         raise ArgumentError(f"{what} is not contiguous bytes (items of {view.itemsize} bytes)")
     array = numpy.asarray(view)
-    return Bytes(_address(array), array.size, array)
+    return Bytes(array_address(array), array.size, array)
 
 
 def as_array(x: Tensor, what: str) -> Array:
@@ -280,14 +280,15 @@ def _of_array(array: Array, what: str, allowed: Tuple[int, ...]) -> Memory:
     if code not in allowed:
         name = array.dtype.name if array.dtype.isnative else str(array.dtype)
         code = _CODE_OF[array.dtype] = code_of(name, what, allowed)
-    return Memory(_address(array), code, array.shape, array)
+    return Memory(array_address(array), code, array.shape, array)
 
 
 # Cache of the DR_* of dtypes, numpy's and torch's.
 _CODE_OF: Dict[object, int] = {}
 
 
-def _address(array: Array) -> int:
+def array_address(array: Array) -> int:
+    """The current address of an array: its owner may have moved it."""
     if array.size and array.flags.writeable:
         try:
             return ctypes.addressof(ctypes.c_char.from_buffer(array))  # type: ignore[arg-type]  # in half of the time
@@ -327,7 +328,7 @@ def _host_array(x: Tensor, what: str) -> Array:
 
 def require_own_memory(array: Array, x: Tensor, what: str) -> None:
     """For an array that will be written: ArgumentError if x gave a copy of its memory, `array`."""
-    if array is not x and array.size and _address(array) != _address(_host_array(x, what)):
+    if array is not x and array.size and array_address(array) != array_address(_host_array(x, what)):
         raise ArgumentError(f"{what} is {_kind(x)}, which gives copies of its memory: they would be lost")
 
 
