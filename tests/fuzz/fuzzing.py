@@ -107,6 +107,15 @@ def start(build, name, seconds, unpacked):
     return subprocess.Popen(command, stdout=log, stderr=log, env=os.environ | SANITIZERS), log
 
 
+def keep(row):
+    """Adds a row to the record, unless it is of code that no commit has."""
+    if row["commit"].endswith("-dirty"):
+        print(f"{row['commit']}: the sources have changes, so {record.name} gets no row of this run", flush=True)
+        return
+    with record.open("a") as out:
+        out.write(json.dumps(row) + "\n")
+
+
 def finish(name, process, log, built):
     """Waits for the job and writes its result to the record."""
     _, status, usage = os.wait4(process.pid, 0)
@@ -128,8 +137,7 @@ def finish(name, process, log, built):
         "corpus": int(covered[-1][2]),
         "finds": [Path(path).name for path in finds],
     }
-    with record.open("a") as out:
-        out.write(json.dumps(row) + "\n")
+    keep(row)
     print(f"{name}: {row['executions']:,} executions in {row['cpu_seconds']:.0f} s of CPU, {row['edges']} edges", flush=True)
     if process.returncode:
         print(f"{name}: exit {process.returncode}; {' '.join(finds) or 'no input was kept'}\n{text[-3000:]}", flush=True)
@@ -276,8 +284,7 @@ def coverage(options):
         reached[folder] = [len(lines), sum(ran.get(key, 0) > 0 for key in lines), len(decode), sum(ran.get(key, 0) > 0 for key in decode), sum(with_tests[key] > 0 for key in lines)]
     print("\n".join(coverage_table(reached)), end="\n\n")
     if not options.targets:
-        with record.open("a") as out:
-            out.write(json.dumps({"date": now(), "commit": commit(), "avx512": HAS_AVX512, "reached": reached}) + "\n")
+        keep({"date": now(), "commit": commit(), "avx512": HAS_AVX512, "reached": reached})
         table(options)
     missed = {}
     for path, line in sorted(with_tests):
@@ -296,6 +303,10 @@ def coverage_table(reached):
     return rows
 
 
+def names_of(folders):
+    return ", ".join(f"`{folder}`" for folder in folders)
+
+
 def share(part, of):
     return f"{100 * part / of:.1f} %" if of else "-"
 
@@ -312,6 +323,7 @@ def spans(lines):
 # ---- table ----------------------------------------------------------------------------------------------
 
 ASKED = 8  # hours of CPU of one state, all targets
+COVERED = 0.95  # of the lines of each folder
 
 
 def clean_seconds(rows):
@@ -334,7 +346,7 @@ def by_commit(rows):
 def remade():
     """fuzz.md, of what is kept."""
     rows = [json.loads(line) for line in record.read_text().splitlines()] if record.exists() else []
-    covered = [row for row in rows if "avx512" in row]  # (Older ones have other folders.)
+    covered = [row for row in rows if "avx512" in row]  # (Older ones have other columns.)
     rows = [row for row in rows if "target" in row]
     lines = ["# Fuzzing", "", "Made by `./dev fuzz --table` of `fuzz.jsonl`, to which every `./dev fuzz` adds a line a target. libFuzzer of clang under ASan and UBSan;",
              "`edges` of the instrumented code that the last run reached, `corpus` its inputs then, `commit` that of the library. A find is an input that crashed, hung, leaked or broke a promise;",
@@ -362,11 +374,15 @@ def remade():
     lines += ["", "## By commit", "", *by_commit(rows)]
     if covered:
         last = covered[-1]
-        lines += ["", "## Coverage", "", f"Lines that the corpora of the tree reach, and those that tests of hostile inputs and wrong calls ({', '.join(sorted(SUITES | TESTS))}) reach beside them, at {last['commit']} ({last['date']}),",
+        reached = last["reached"]
+        below = [[folder for folder, counts in reached.items() if counts[which] < COVERED * counts[0]] for which in (1, 4)]
+        absent = [folder for folder in FOLDERS if folder not in reached]
+        verdict = f"Asked: {100 * COVERED:g} % of each folder's lines. With the tests {len(reached) - len(below[1])} of {len(reached)} folders have them{f', not {names_of(below[1])}' if below[1] else ''}; by the corpora alone {len(reached) - len(below[0])}."
+        lines += ["", "## Coverage", "", verdict + (f" Not counted yet: {names_of(absent)}." if absent else ""), "", f"Lines that the corpora of the tree reach, and those that tests of hostile inputs and wrong calls ({', '.join(sorted(SUITES | TESTS))}) reach beside them, at {last['commit']} ({last['date']}; what changed these sources since is not counted),",
                   "by `./dev fuzz --coverage` (clang's source-based coverage, all targets at each level of instructions that the CPU has" + ("" if last["avx512"] else ": it has no AVX-512, whose files are left out") + ").",
                   "Files that serve a device alone (`device_*`, `*_tile.hpp`, `*_cuda.cu`) are left out: tests/device and tests/cuda run them. `bindings/python`, which reads stores of patches, has tests of forged and damaged ones and no count of lines.",
                   "What a compiler evaluates (tables) and what only another thread could cause are among the lines that are not reached. Of the tool: readers of files and texts.", ""]
-        lines += coverage_table(covered[-1]["reached"])
+        lines += coverage_table(reached)
     return "\n".join(lines).rstrip() + "\n"
 
 
