@@ -14,7 +14,7 @@ here = Path(__file__).resolve().parent
 sys.path.insert(0, str(here))
 import train_pictures  # noqa: E402
 from matplotlib import pyplot  # noqa: E402
-from train_rows import METHODS, ORDER, qualities, read, settings, times as timed, verdict  # noqa: E402
+from train_rows import METHODS, ORDER, provenance, qualities, read, settings, times as timed, verdict  # noqa: E402
 
 from bench.train.grace_methods import KNOWN  # noqa: E402
 
@@ -142,9 +142,9 @@ CODEC = ("encode", "merge", "own")  # what a codec that costs nothing would not 
 
 
 def on_links():
-    """{link: {method: row}}, of 2 ranks"""
+    """{link: {method: row}}, of 2 ranks; the one without a rate last"""
     found = timed(read(here / "methods_links.jsonl"))
-    return {link: found[LINKED, 2, link] for link in SPEEDS}
+    return {link: found[LINKED, 2, link] for link in (*SPEEDS, "unshaped")}
 
 
 def title_of(name):
@@ -162,8 +162,8 @@ def throughput_table(links, scores):
     fastest = sorted((name for name in ORDER if name in links["1gbit"] and name in scores), key=lambda name: links["1gbit"][name]["median"])
     for name in fastest:
         cells = [title_of(name), quality_cell(scores, name), f"{links['1gbit'][name]['sent']:,}"]
-        for rows in links.values():
-            reached, free = throughput(rows[name], rows["dense"])
+        for link in SPEEDS:
+            reached, free = throughput(links[link][name], links[link]["dense"])
             cells += [f"{reached:.2f}", "" if free is None else f"{free:.2f}", "" if free is None else f"{100 * reached / free:.0f} %"]
         lines.append("| " + " | ".join(cells) + " |")
     return "\n".join(lines)
@@ -177,9 +177,16 @@ def throughput_words(links):
         faster = {base: sum(verdict(row, rows[base]).startswith("faster") for row in codecs) for base in ("dense", "bf16")}
         slower = sum(verdict(row, rows["bf16"]).startswith("does not pay") for row in codecs)
         shares = [reached / free for row in codecs for reached, free in [throughput(row, rows["dense"])]]
-        lines.append(f"- {SPEEDS[link]} ({rows['dense']['rate'] / 1e6:,.0f} as a socket has it): of {len(codecs)} methods with our codecs {faster['dense']} are faster than dense in every round, {faster['bf16']} faster than bf16 and {slower} slower; "
+        rate = f"{SPEEDS[link]} ({rows['dense']['rate'] / 1e6:,.0f} as a socket has it)" if link in SPEEDS else "Inside the machine, not shaped"
+        lines.append(f"- {rate}: of {len(codecs)} methods with our codecs {faster['dense']} are faster than dense in every round, {faster['bf16']} faster than bf16 and {slower} slower; "
                      f"they reach {100 * min(shares):.0f} to {100 * max(shares):.0f} % of the throughput that codecs without cost would have. A step without exchange: {rows['dense']['median'] / rows['local']['median']:.2f} × dense.")
     return "\n".join(lines)
+
+
+def varying(links):
+    """Methods that sent at least a tenth more in one run than in another: bytes of each."""
+    sent = {name: [rows[name]["sent"] for rows in links.values() if name in rows] for name in ORDER}
+    return "; ".join(f"{title_of(name)} {min(of):,} to {max(of):,}" for name, of in sent.items() if of and max(of) > 1.1 * min(of))
 
 
 def draw_throughput(path):
@@ -187,7 +194,7 @@ def draw_throughput(path):
     figure, axes = train_pictures.grid(len(SPEEDS), across=1)
     figure.set_size_inches(7.2, 7.2)
     kinds = {**train_pictures.KINDS, "grace": ("#009e73", "D", "GRACE's methods, our codecs")}
-    ends = {link: {name: throughput(rows[name], rows["dense"]) for name in rows if name in scores} for link, rows in links.items()}
+    ends = {link: {name: throughput(links[link][name], links[link]["dense"]) for name in links[link] if name in scores} for link in SPEEDS}
     for axis, (link, of_methods) in zip(axes, ends.items()):
         for name, (reached, free) in of_methods.items():
             colour, mark, _ = kinds[METHODS[name].kind]
@@ -277,6 +284,9 @@ GRACE's Random-k, Top-k, DGC, AdaQ and GradDrop keep 1 % here; `threshold` and T
 **INCEPTIONN** has two rows: the paper's classes (`classes=exponent`), whose 8 bits are multiples of 2⁻⁷ whatever the bound of 2⁻¹⁰ is, as GRACE has them; and a finer code of the same lengths, none of whose values is off by more than the bound
 ([SPEC](../../codecs/value/inceptionn/SPEC.md#beside-the-paper)).
 
+**An all-reduce adds up** what no compression, f16, bf16, Random-1 % (all ranks select the same elements) and PowerSGD send; its bytes a rank do not grow with the ranks. Messages of all other methods go to every rank, by an all-gather, or to owners of a part (`exchange=owner`).
+Scores are of [train.md](train.md)'s rows, and of {provenance("train_methods.jsonl")}. Those of ResNet-20 order no methods: train.md says why.
+
 {method_table(made, found, scores)}
 
 ## Throughput against quality
@@ -286,7 +296,8 @@ As GRACE shows methods (Xu et al. 2021): the throughput of a training beside den
 
 {throughput_words(links)}
 
-GRACE's own study has seven models, one to eight workers and links up to 25 Gbit/s; this is one model, two ranks and two links.
+GRACE's own study has seven models, one to eight workers and links up to 25 Gbit/s; this is one model, two ranks, two links and the way inside a machine.
+Scores are of the trainings above, of which those before 572117f8 sent about twice these bytes where a plan sparsifies. Bytes are those of a step of this run at 1 Gbit/s; where they depend on the gradient, links differ, for their runs have other steps: {varying(links)}.
 
 ![throughput against score](methods_throughput.svg)
 

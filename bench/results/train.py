@@ -12,7 +12,7 @@ sys.path.insert(0, str(here))
 import train_pictures  # noqa: E402
 import train_report  # noqa: E402
 from paired import STUDENT, interval_of  # noqa: E402
-from train_rows import BASES, METHODS, ORDER, qualities, read, settings, times, verdict  # noqa: E402
+from train_rows import BASES, METHODS, ORDER, provenance, qualities, read, settings, times, verdict  # noqa: E402
 
 WIDE = 0.05  # standard deviation of scores over seeds, of half of the methods
 BUSY = 1.0  # load before a row's ranks started, from which its times are marked
@@ -35,6 +35,8 @@ PyTorch's own documentation and functions; nothing else is downloaded.
 **What was cut** for two hours of two cores: steps (150 to 1,000 a run, the rate falls to zero over them), so models are not trained to the end. That is hard on sparsification: at 1 % an element travels every 100 steps on average,
 at 0.1 % every 1,000. **Rates were tuned for no method**: each model has one rate for all, which need not be dense's best. Where a method that sends less scores above dense, that says that dense is not at its best there, not that compression helps; and "within dense's range" is a statement on this rate. Then 4 ranks, for two models and five methods only; plans without residual, other than `golomb` for the LSTM only; six of the methods, not for ResNet-20 and the large LSTM.
 Momentum-corrected memory (`feedback=dgc`) is among the methods of the other table, [methods.md](methods.md).
+
+Scores are of {provenance}.
 """
 
 
@@ -66,13 +68,24 @@ def quality_table(methods):
     return "\n".join(lines)
 
 
+def spreads_of(methods):
+    """Standard deviations of scores over seeds, ascending."""
+    return sorted(q.spread for q in methods.values() if q.spread is not None)
+
+
+def orders_nothing(methods):
+    """Whether seeds differ more than methods."""
+    spreads = spreads_of(methods)
+    return bool(spreads) and spreads[len(spreads) // 2] > WIDE
+
+
 def remarks(methods):
     """What its scores do not say: where dense is beaten, and where seeds differ more than methods."""
     dense = methods.get("dense")
     above = [q.method.title for q in methods.values() if dense and q.name != "dense" and q.against(dense) == "+"]
-    spreads = sorted(q.spread for q in methods.values() if q.spread is not None)
+    spreads = spreads_of(methods)
     text = f"\nAbove all seeds of dense: {'; '.join(above)}. So dense is not at its best rate here." if above else ""
-    if spreads and spreads[len(spreads) // 2] > WIDE:
+    if orders_nothing(methods):
         seeds = {row["seed"] for q in methods.values() for row in q.rows}
         low = min(seeds, key=lambda seed: statistics.fmean(row["score"] for q in methods.values() for row in q.rows if row["seed"] == seed))
         scores = [row["score"] for q in methods.values() if RATIO in (q.method.plan or "") for row in q.rows if row["seed"] == low]
@@ -100,6 +113,9 @@ def reach_table(found):
         best = max(cheap, key=lambda q: q.score, default=None)
         power = "" if not low else "no plan of ours has so few bytes" if best is None else \
             f"{best.name}: {best.score:.4f} at {number(best.sent)} bytes, {low.score:.4f} at {number(low.sent)}: {'met' if best.score >= low.score else '**worse**' if best.against(low) == '−' else 'less, within its range'}"
+        if orders_nothing(methods):
+            lines.append(f"| {model} | {ranks} | {sentence} | {at} | not judged: seeds differ more than methods | not judged |")
+            continue
         smallest = min(ours, key=lambda q: q.sent)
         beaten = [p for p in paper if smallest.sent < p.sent and smallest.against(p) != "−"]
         fewer = "" if not paper else f"{smallest.name}: {len(beaten)} of {len(paper)}" + ("" if len(beaten) == len(paper) else ", not " + ", ".join(p.name for p in paper if p not in beaten))
@@ -216,7 +232,7 @@ def remade(path=here / "train.jsonl"):
     rows = read(path)
     found, timed = qualities(rows), times(rows)
     differ = [row for row in rows if not row["identical"]]
-    parts = [INTRO.format(identical=f"**different in {len(differ)} of {len(rows)} runs**" if differ else f"bit-identical at the end of each of the {len(rows)} runs")]
+    parts = [INTRO.format(identical=f"**different in {len(differ)} of {len(rows)} runs**" if differ else f"bit-identical at the end of each of the {len(rows)} runs", provenance=provenance(path.name))]
     parts += ["## Reach\n", reach_table(found), link_reach(timed)]
     parts += ["\n## Blocks against single elements\n", BLOCKS, blocks_table(found), ""]
     parts += ["## Quality against bytes\n", "![score against bytes](train_quality.svg)\n", "![bits a nonzero over the steps](train_bits.svg)\n"]

@@ -5,14 +5,17 @@ import statistics
 import sys
 from pathlib import Path
 
-ROOT = Path(__file__).resolve().parents[2]
-sys.path.insert(0, str(ROOT))
+here = Path(__file__).resolve().parent
+ROOT = here.parents[1]
+sys.path[:0] = [str(ROOT), str(here)]
+import ages  # noqa: E402
+
 from bench.train import train_results  # noqa: E402
 from bench.train.methods import METHODS  # noqa: E402
 from bench.train.step_times import BASES, verdict  # noqa: E402
 from bench.train.task import settings  # noqa: E402
 
-__all__ = ["BASES", "METHODS", "ORDER", "Quality", "qualities", "read", "settings", "times", "verdict"]
+__all__ = ["BASES", "METHODS", "ORDER", "Quality", "provenance", "qualities", "read", "settings", "times", "verdict"]
 MODELS, ORDER = list(settings()), list(METHODS)
 
 
@@ -72,6 +75,14 @@ def times(rows):
         if row["kind"] == "times":
             found[row["model"], row["ranks"], row["link"]][row["method"]] = row
     return found
+
+
+def provenance(name):
+    """Of a file of trainings beside this: the commits of its rows of quality, the oldest first, and what cannot be repeated."""
+    rows = sorted((row for row in read(here / name) if row["kind"] == "quality"), key=lambda row: row["date"])
+    counts = collections.Counter(row["commit"] for row in rows)
+    gone = f"; not to be built again: {ages.UNREPEATABLE[name]}" if name in ages.UNREPEATABLE else ""
+    return f"`{name}`, commits (rows): {', '.join(f'{commit} ({count})' for commit, count in counts.items())}{gone}"
 
 
 def read(path):
