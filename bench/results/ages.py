@@ -1,4 +1,4 @@
-"""How old is what is kept here: the commits that each file names, and how many commits of lib, codecs and capi are newer. `./dev results --age`
+"""How old is what is kept here: the commits that each file names, and how many commits of the library are newer. `./dev results --age`
 
 No page has these numbers: they change with every commit, and a page is what its script makes of what is kept.
 """
@@ -12,17 +12,18 @@ import runs
 
 here = Path(__file__).resolve().parent
 FOLDERS = ("lib", "codecs", "capi")
+OF_PYTHON = "bindings/python"  # counts, too, for what was measured through the package
 LISTED = 3  # commits of a file
 # What README.md and docs/RESULTS.md quote without a commit beside it is to be measured again when it is so old, in commits of FOLDERS.
 LIMIT = 100
-QUOTED = ("resnet20_accumulator.json", "resnet20_flat.json", "sizes.json", "accumulated.json", "energy.json", "tuned.jsonl", "momentum_correction.json", "which_plan.jsonl")
-# Kept without a commit that main has, and why. A test lets nothing be added.
+QUOTED = ("resnet20_accumulator.json", "resnet20_flat.json", "sizes.json", "accumulated.json", "energy.json", "methods.json", "tuned.jsonl", "momentum_correction.json", "which_plan.jsonl")
+# Kept without a commit that main has: these were rebased, or had changes that no commit has. A test lets nothing be added.
 UNREPEATABLE = {
-    "gpu_torch_topk.json": "torch alone, on the H100 of 2026-11-22",
-    "train_methods.jsonl": "699ed96 was rebased: 132 of its rows",
-    "train_paper.jsonl": "its commits were rebased",
-    "train.jsonl": "four rows of a tree with changes",
-    "fuzz.jsonl": "hours of commits that were rebased count for none",
+    "gpu_torch_topk.json": ["no commit"],  # torch alone, on the H100 of 2026-11-22
+    "train_methods.jsonl": ["699ed96"],
+    "train_paper.jsonl": ["83ca62b", "7187924-dirty", "386f159", "4656789", "699ed96"],
+    "train.jsonl": ["26c78a9-dirty"],
+    "fuzz.jsonl": ["uncommitted", "05ea76592a2c", "5cb3df89db34", "73398e8cabab", "842ad7cd46a5"],
 }
 COMMIT = re.compile(r"(?:v[\w.]+-\d+-g)?([0-9a-f]{7,40})(?:-dirty)?")  # as git describes them
 
@@ -46,12 +47,12 @@ def named_by(path: Path) -> List[str]:
     return list(dict.fromkeys(commits_in(documents)))
 
 
-def newer(commit: str, tree: Path = runs.root) -> int:
-    """Commits of FOLDERS since then; -1: main's history does not have it."""
+def newer(commit: str, tree: Path = runs.root, folders: Sequence[str] = FOLDERS) -> int:
+    """Commits of these folders since then; -1: main's history does not have it."""
     name = COMMIT.fullmatch(commit)
     if not name or not runs.is_in_main(name[1], tree):
         return -1
-    return int(runs.git(tree, "rev-list", "--count", f"{name[1]}..HEAD", "--", *FOLDERS)[1])
+    return int(runs.git(tree, "rev-list", "--count", f"{name[1]}..HEAD", "--", *folders)[1])
 
 
 def unrepeatable(path: Path) -> List[str]:
@@ -61,7 +62,8 @@ def unrepeatable(path: Path) -> List[str]:
 
 
 def line(path: Path) -> str:
-    ages: Dict[str, int] = {commit: newer(commit) for commit in named_by(path)}
+    folders = (*FOLDERS, OF_PYTHON) if path.name.startswith("python_") else FOLDERS
+    ages: Dict[str, int] = {commit: newer(commit, folders=folders) for commit in named_by(path)}
     known = sorted((commit for commit, age in ages.items() if age >= 0), key=ages.__getitem__)
     shown = known if len(known) <= LISTED else [known[0], known[-1]]
     words = [f"{commit}: {ages[commit]} newer" for commit in shown]
@@ -80,4 +82,4 @@ def old(names: Sequence[str] = QUOTED, folder: Path = here, tree: Path = runs.ro
 def lines() -> List[str]:
     """A line for each file that is kept, and one for those that the first pages quote and that are too old."""
     late = [f"README.md and docs/RESULTS.md quote what is older than {LIMIT} commits: {', '.join(names)}" for names in [old()] if names]
-    return [f"Commits of {', '.join(FOLDERS)} since what was measured.", *(line(path) for path in sorted(here.glob("*.json*"))), *late]
+    return [f"Commits of {', '.join(FOLDERS)} since what was measured; of python_*.json those of {OF_PYTHON}, too.", *(line(path) for path in sorted(here.glob("*.json*"))), *late]

@@ -81,7 +81,7 @@ def provenance(name):
     """Of a file of trainings beside this: the commits of its rows of quality, the oldest first, and what cannot be repeated."""
     rows = sorted((row for row in read(here / name) if row["kind"] == "quality"), key=lambda row: row["date"])
     counts = collections.Counter(row["commit"] for row in rows)
-    gone = f"; not to be built again: {ages.UNREPEATABLE[name]}" if name in ages.UNREPEATABLE else ""
+    gone = f"; not to be built again: {', '.join(ages.UNREPEATABLE[name])}" if name in ages.UNREPEATABLE else ""
     return f"`{name}`, commits (rows): {', '.join(f'{commit} ({count})' for commit, count in counts.items())}{gone}"
 
 
