@@ -190,8 +190,8 @@ class Federation:
 def run(federation: Federation, setup: Setup, wire: Wire, seed: int, tell: Callable[[str], None] = lambda _: None) -> Dict[str, Any]:
     """Trains setup.rounds rounds.
 
-    Returns {curve: [{round, up, down, loss, perplexity, accuracy, at_clients}], …}: up and down are bytes since the
-    beginning; at_clients is the perplexity of the model that clients got. volume_up and volume_down are those of a message
+    Returns {curve: [{round, up, down, loss, perplexity, accuracy, at_clients, accuracy_at_clients}], …}: up and down are
+    bytes since the beginning; at_clients is the perplexity of the model that clients got. volume_up and volume_down are those of a message
     over those of the model in float32, volume_caught_up has what clients had missed. ms: medians of a message; decode up is
     the server's, of one message of the sum.
     """
@@ -218,9 +218,9 @@ def run(federation: Federation, setup: Setup, wire: Wire, seed: int, tell: Calla
         up += sum(p.size for p in parcels)
         messages += len(parcels)
         if number % setup.evaluate == 0 or number == setup.rounds:
-            seen = judge(model, server.shown, federation.held_out)["perplexity"]
+            seen = judge(model, server.shown, federation.held_out)
             at = {"round": number, "up": up, "down": down, "loss": sum(losses) / len(losses), **judge(model, server.x, federation.held_out)}
-            curve.append({**at, "at_clients": seen})
+            curve.append({**at, "at_clients": seen["perplexity"], "accuracy_at_clients": seen["accuracy"]})
             tell(f"{wire.title}, seed {seed}, round {number}: perplexity {at['perplexity']:.1f}, {up:,} bytes up, {down:,} down")
     dense = server.dense
     return {
