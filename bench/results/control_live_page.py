@@ -37,6 +37,7 @@ def lines(rows):
         "*delay 100*: 100 Mbit/s, and a delay of each way that is drawn again every 20 ms, log-normal, 2 ms in the middle, 7 ms in one of ten, at",
         "most 30 (`bench/train/delayed_links.py`: the kernel here has no netem).",
         f"*Changes*: of the rung; on a constant link those after step {SETTLED}, too, of which trials of a denser rung are two each.",
+        "The models are two LSTMs. There is no CNN, on which DC2 reports its gains, and a score is that after the last step: no curve of quality against time.",
         *older(rows),
         *noise(rows),
     ]

@@ -131,7 +131,7 @@ def remade() -> str:
     half = sum(row.saved(row.adaptive) >= 4 for row in found)
     return f"""# Contexts for gaps between indices
 
-Made by `index_contexts.py` of the bundled accumulators, Top-1 % with all that tie with the last one: bits an index. The question: does a codec pay that looks at what the decoder knows of this step, as boosted trees do, which save 8 to 16 % ([RESULTS](../../docs/RESULTS.md#a-residual-flattens-the-index-stream))? Asked: half of that, 4 to 8 %, at 0.3 G indices a second. Codes are ideal ones; tables take {TABLE} bits
+Made by `index_contexts.py` of the bundled accumulators, Top-1 % with all that tie with the last one: bits an index. The question: does a codec pay that looks at what the decoder knows of this step, as boosted trees do, which save 8 to 16 % ([RESULTS](../../docs/RESULTS.md#a-residual-flattens-the-index-stream))? Asked: half of that, 4 to 8 %, at 0.3 G indices a second; 15 % of the index are 10 to 12 % of a frame of `auto(error=0.07)`. Codes are ideal ones; tables take {TABLE} bits
 a symbol. *One table* is `gap_huffman`. *By the mean gap*: sixteen tables, by the mean of the gaps before (each new one an eighth). *Gaps by their mean*: one table, of gaps in units of that mean. *The row above*: a flag says that the next index stands under one of the row above; else as by the mean gap.
 *Adaptive*: by the mean gap, no tables; an arithmetic code by counts of what was coded so far, which begin as those of all contexts ({PRIOR} symbols of them).
 
@@ -142,7 +142,7 @@ a symbol. *One table* is `gap_huffman`. *By the mean gap*: sixteen tables, by th
 **No codec came of it.** Beside one table, sixteen {tables(text_models)} of the index on the LSTM and the transformer, and {tables(others)} on ResNet-20 and the recommender: a table pays back after some thousand indices. If tables were free, as of tensors with a hundred times as many indices,
 they would {saves([100 * (1 - row.free_tables["by the mean gap"] / row.free_tables["one table"]) for row in found])}. Counts that adapt {counts(text_models)} on the former, and {counts(others)} on the latter: at least 4 % on {half} of the {len(found)} accumulators. One table of gaps in units of their mean does not hold it, for the shapes differ. A flag for the row above saves nothing beside the mean.
 And speed: the context of a gap is known when the gap before it is decoded, so each look-up waits for the last one, where `gap_huffman` decodes several symbols a look-up. An arithmetic code also divides, and counts, for each symbol. Neither was written or timed: the one that could be fast saves too little, and the one that saves enough on some accumulators is not fast.
-Not tried: what earlier steps sent (for tables of counts: [accumulated.md](accumulated.md)), for which both sides would have to keep a state; the magnitudes of what earlier steps sent; tables for each layer.
+Not tried: what earlier steps sent (for tables of counts: [accumulated.md](accumulated.md)), for which both sides would have to keep a state; the magnitudes of what earlier steps sent; the place in the row; tables for each layer. And `gap_huffman` is not the shortest code everywhere: on the momentum accumulators of both text models `golomb(adaptive=1)` is 0.2 to 0.3 bits shorter ([accumulated.md](accumulated.md)), so beside the best code less is saved there.
 """
 
 
