@@ -4,6 +4,7 @@ import importlib.util
 import json
 import re
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -32,6 +33,19 @@ def test_an_svg_has_the_points_and_names_the_front(tmp_path, capsys):
     assert "total error" in text and "index golomb" in text and "value qsgd" in text
     assert figure.main([saved(tmp_path / "rows.json"), "--output", str(tmp_path / "y.svg")]) == 0
     assert (tmp_path / "y.svg").read_bytes() == out.read_bytes()  # the same rows draw the same picture
+
+
+def test_a_codec_has_the_colour_and_the_mark_of_its_name_as_in_the_report():
+    page = (Path(__file__).resolve().parents[2] / "tool/compare/page/page_styles.js").read_text("utf-8")
+    for name in ("INDEX_CODECS", "VALUE_CODECS"):
+        assert re.findall(r'"(\w+)"', re.search(rf"const {name} = \[(.*?)\]", page, re.DOTALL)[1]) == list(getattr(figure, name))
+    assert len(figure.INDEX_CODECS) == 2 * len(figure.COLOURS) and len(figure.VALUE_CODECS) == len(figure.MARKS) == len(set(figure.MARKS))
+    alone, among = (figure.places_of(names, figure.INDEX_CODECS) for names in (["auto", "mine"], ["raw", "auto", "mine", "golomb"]))
+    assert alone.items() <= among.items() and len(set(among.values())) == 4
+    everything = [*figure.VALUE_CODECS, *(f"codec{i}" for i in range(3))]
+    assert set(figure.places_of(everything, figure.VALUE_CODECS).values()) == set(range(len(figure.MARKS)))
+    assert figure.codec_of("sparsify=topr(ratio=0.01) index=golomb(adaptive=1) value=half+huffman", "index") == "golomb"
+    assert figure.codec_of("transform=lowrank(rank=4)", "index") == "none"
 
 
 @needs_matplotlib

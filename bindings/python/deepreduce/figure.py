@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import functools
 import io
 import json
 import math
@@ -23,7 +24,10 @@ Point = Tuple[float, float, str]  # x, y, plan
 
 # Okabe and Ito's colours, which people with colour blindness can distinguish; the report uses them, too.
 COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#56b4e9", "#e69f00", "#b8a800", "#000000")
-MARKS = ("o", "s", "^", "D", "*", "X", "P", "v")
+MARKS = ("o", "s", "^", "D", "*", "v", "X", "p", ">", "P", "<", "d")
+# The colour of an index codec and the mark of a value codec are those of its name, as in the report (page_styles.js has these lists, too).
+INDEX_CODECS = ("golomb", "bloom", "all", "auto", "raw", "rice", "gap_huffman", "none", "elias_fano", "delta_varint", "delta_bitpack", "delta_pfor", "bitmap", "rle", "seeded", "block")  # the second half: hollow
+VALUE_CODECS = ("raw", "log_quant", "qsgd", "half", "uniform_quant", "auto", "lloyd", "none", "ternary", "natural", "sketch", "sign")
 # A colour of these pictures, and what takes its place where the reader's pages are dark.
 DARK = {"#ffffff": "#131416", "#000000": "#d6d6d6", "#e4e4e4": "#3a3d42", "#e8e8e8": "#2c2f33", "#333333": "#d6d6d6", "#555555": "#a8a8a8", "#666666": "#a8a8a8", "#777777": "#a8a8a8"}
 TITLES = {"bytes": "bytes", "total_error": "total error", "relative_l2_error": "coding error"}
@@ -191,26 +195,39 @@ def _suffix_of(path: str) -> str:
     return Path(path).suffix[1:]
 
 
+def places_of(names: Sequence[str], known: Sequence[str]) -> Dict[str, int]:
+    """A name's place in `known`, else one that its letters choose, which no other has if one is free."""
+    places = {name: known.index(name) for name in names if name in known}
+    for name in sorted(set(names) - set(known)):
+        place = functools.reduce(lambda hashed, letter: (31 * hashed + ord(letter)) % 65521, name, 7) % len(known)
+        while place in places.values() and len(set(places.values())) < len(known):
+            place = (place + 1) % len(known)
+        places[name] = place
+    return places
+
+
+def codec_of(plan: str, role: str) -> str:
+    stage = stages_of(plan).get(role)
+    return "none" if stage is None else stage.name
+
+
 def _draw(figure: Figure, points: Sequence[Point], x: str, y: str, title: str) -> None:
     from matplotlib.lines import Line2D
 
     axes, front = figure.subplots(), pareto_front(points)
     axes.step([p[0] for p in front], [p[1] for p in front], where="post", color="#777777", linewidth=1)
-    families: Dict[str, List[str]] = {"index": [], "value": []}
-    for a, b, plan in points:
-        place = []
-        for stage, names in families.items():
-            stages = stages_of(plan)
-            found = stages.get(stage, stages.get("transform"))
-            name = "none" if found is None else found.name
-            if name not in names:
-                names.append(name)
-            place.append(names.index(name))
-        axes.plot(a, b, MARKS[place[1] % 8], color=COLOURS[place[0] % 8], markersize=6, markeredgecolor="white")
-    handles = [Line2D([], [], color=COLOURS[i % 8], marker="s", linestyle="", label=f"index {name}")
-               for i, name in enumerate(families["index"])]  # fmt: skip
-    handles += [Line2D([], [], color="#555555", marker=MARKS[i % 8], linestyle="", label=f"value {name}")
-                for i, name in enumerate(families["value"])]  # fmt: skip
+    codecs = [(codec_of(plan, "index"), codec_of(plan, "value")) for _, _, plan in points]
+    colours = places_of([index for index, _ in codecs], INDEX_CODECS)
+    marks = places_of([value for _, value in codecs], VALUE_CODECS)
+
+    def of_index(name: str) -> Dict[str, Any]:
+        shade, hollow = COLOURS[colours[name] % len(COLOURS)], colours[name] >= len(COLOURS)
+        return {"color": shade, "markerfacecolor": "white" if hollow else shade, "markeredgecolor": shade if hollow else "white"}
+
+    for (a, b, _), (index, value) in zip(points, codecs):
+        axes.plot(a, b, MARKS[marks[value]], markersize=6, **of_index(index))
+    handles = [Line2D([], [], marker="s", linestyle="", label=f"index {name}", **of_index(name)) for name in dict.fromkeys(index for index, _ in codecs)]
+    handles += [Line2D([], [], color="#555555", marker=MARKS[marks[name]], linestyle="", label=f"value {name}") for name in dict.fromkeys(value for _, value in codecs)]
     figure.legend(handles=handles, loc="outside lower center", ncols=4, frameon=False, fontsize=7)
     for which, column in (("x", x), ("y", y)):
         numbers = [p[0] if which == "x" else p[1] for p in points]
