@@ -42,6 +42,31 @@ def test_the_residual_is_of_what_was_transmitted():
         assert not torch.allclose(memory.residuals["w"], x - there_and_back(make("topk", compress_ratio=0.1), x))
 
 
+class Interrupted(grace.Communicator):
+    """Ctrl-C while it sends, or while it waits for the others."""
+
+    def __init__(self, half, *parts):
+        super().__init__(*parts)
+        self.half = half
+
+    def async_send(self, tensors, name):
+        if self.half == "send":
+            raise KeyboardInterrupt
+        return tensors, name
+
+    def wait_receive(self, handles, ctx):
+        raise KeyboardInterrupt
+
+
+@pytest.mark.parametrize("half", ["send", "wait"])
+def test_an_interrupted_step_leaves_what_was_not_received_in_the_memory(half):
+    grc = Interrupted(half, make("topk", compress_ratio=0.1), grace.ResidualMemory())
+    x = normal(5000)
+    with pytest.raises(KeyboardInterrupt):
+        grc.step(x, "w")
+    assert torch.allclose(grc.memory.residuals["w"], x)
+
+
 LOSSY = {
     "qsgd": lambda: grace.DeepReduce(make("topk", compress_ratio=0.1), {"index": "rle", "value": "qsgd"}),
     "polyfit": lambda: grace.DeepReduce(make("topk", compress_ratio=0.1), {"index": "bloom", "fpr": 0.05, "value": "polyfit"}),

@@ -237,7 +237,7 @@ class Communicator:
         timer["en/decoding"] += time.perf_counter() - begin
         try:
             handles = self.async_send(payload, name) if error is None else self.async_refuse(name, error)
-        except Exception as caught:
+        except BaseException as caught:  # KeyboardInterrupt, too
             if error is None:
                 self._take_back(name, payload, ctx)
             self._name(caught)
@@ -248,10 +248,11 @@ class Communicator:
         """The second half of `step`. Steps are received in the order in which they were sent."""
         try:
             return self.wait_receive(handles.handles, ctx)
-        except Exception as error:  # from this package, torch or a user's compressor: nothing was received
-            if handles.error is not None:
+        except BaseException as error:  # from this package, torch, a user's compressor, or KeyboardInterrupt: nothing was received
+            if handles.error is None:
+                self._take_back(handles.name, handles.payload, ctx)
+            elif isinstance(error, Exception):
                 raise handles.error from None
-            self._take_back(handles.name, handles.payload, ctx)
             self._name(error)
             raise
 
@@ -303,7 +304,7 @@ class Communicator:
             total = total.div_(self.ranks())
         return total.to(getattr(ctx, "dtype", total.dtype))
 
-    def _name(self, error: Exception) -> None:
+    def _name(self, error: BaseException) -> None:
         """Adds the rank to an error of a frame, in the message and as `rank`."""
         if isinstance(error, Error) and error.frame is not None and error.rank is None:
             error.rank = global_rank(self.group, error.frame)
