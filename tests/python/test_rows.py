@@ -1,6 +1,7 @@
 """Rows, which carry the tensors of deepreduce.jax, .keras and .flower. What becomes of the tensors: test_one_law.py."""
 
 import threading
+import warnings
 
 import pytest
 
@@ -131,8 +132,16 @@ def test_what_has_no_rows_is_refused_by_name():
         pool.encode([np.zeros((40, 50), "f4"), np.zeros(8, "f4")], np.empty(pool.size, "u1"), np.zeros(pool.state_size, "u1"), 0, 0)
 
 
+def test_a_plan_that_drops_values_for_good_is_a_warning():
+    with pytest.warns(UserWarning, match=r"the plan 'sparsify=topr.*' drops what it does not send: add feedback=residual"):
+        pool_of("topk").warn()
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        pool_of("topk feedback=residual").warn()
+
+
 def test_a_plan_that_saves_nothing_is_a_warning():
     with pytest.warns(UserWarning, match="a row is .* frames may be of any size, saves nothing here"):
-        pool_of("threshold").warn_if_dense()
+        pool_of("threshold feedback=residual").warn()
     with pytest.warns(UserWarning, match="each of 2 tensors has fewer elements than `dense_below`"):
-        pool_of(TOP, dense_below=10000).warn_if_dense()
+        pool_of(TOP, dense_below=10000).warn()

@@ -4,6 +4,7 @@ import copy
 import logging
 import math
 import pickle
+import re
 import warnings
 from unittest import mock
 
@@ -49,6 +50,17 @@ def trained(hook, last, first=0, ddp=None, optimizer=None):
 def auto_takes_the_most_accurate_plan_within_a_tenth_of_the_fastest_step():
     for link, (costs, expected) in MEASURED.items():
         assert _auto.choose(0.125, costs) == expected, link
+
+
+@check("two")
+def auto_shows_that_it_has_not_chosen_yet():
+    with Only("8 bits"):
+        hook = DDPHook("auto")
+        assert repr(hook) == "<DDPHook auto: exact, and after 10 steps the plan that it measures as the best; no tensors yet>"
+        ddp, optimizer = trained(hook, 3)
+        assert re.match("<DDPHook auto: exact, and after 10 steps the plan that it measures as the best; [0-9]+ tensors of ", repr(hook))
+        trained(hook, 14, 3, ddp, optimizer)
+    assert "auto" not in repr(hook) and "value=uniform_quant(bits=8); " in repr(hook)
 
 
 @check("two")

@@ -9,7 +9,7 @@ import torch.distributed as dist
 from torch_ranks import check, make_model, parameters_of, raises, same, same_on_all_ranks, steps_of, wrapped
 
 from deepreduce import ArgumentError, Plan
-from deepreduce.torch import AllReduce, DDPHook
+from deepreduce.torch import AllReduce, DDPHook, ReduceScatter, all_reduce
 
 LOWRANK = "transform=lowrank(rank=2) feedback=residual"
 EIGHT_BITS = "feedback=residual index=all value=uniform_quant(bits=8)"
@@ -32,6 +32,28 @@ def a_plan_that_drops_values_for_good_is_told_once():
         assert all(line.category is UserWarning and line.filename.endswith("torch_ranks.py") for line in lines)  # (calls register)
     for plan in ("topk feedback=residual", "recommended", "index=all value=uniform_quant(bits=8)", None):
         assert warnings_about(plan) == []
+
+
+@check("two")
+def what_is_no_hook_warns_of_a_plan_that_drops_values_too():
+    """But all_reduce, which has no later steps in which to send the rest."""
+
+    def warnings_about(call, *arguments):
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            call(*arguments)
+        return [warning.filename for warning in caught if "drops what it does not send" in str(warning.message)]
+
+    def calls(plan):
+        reduce = AllReduce(plan)
+        for _ in range(2):
+            reduce({"w": torch.ones(2000)})
+
+    once = [__file__] if dist.get_rank() == 0 else []
+    assert warnings_about(calls, "topk") == once
+    assert warnings_about(ReduceScatter, "topk") == once
+    assert warnings_about(all_reduce, {"w": torch.ones(2000)}, "topk") == []
+    assert warnings_about(calls, "topk feedback=residual") == warnings_about(ReduceScatter, "topk feedback=residual") == []
 
 
 @check("two")

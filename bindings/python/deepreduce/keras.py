@@ -129,7 +129,7 @@ class Compression(tf.train.experimental.PythonState):  # type: ignore[misc]
                 if any(None in shape for shape, _ in shapes):
                     raise Unsupported("a gradient has no static shape, so its row has no size")
                 self._pool = SenderPool(dict(zip(names, shapes)), self._plan, sum=True, **self._options)
-                self._pool.warn_if_dense()
+                self._pool.warn()
             if list(names) != self._pool.names:
                 other, first = next(pair for pair in itertools.zip_longest(names, self._pool.names) if pair[0] != pair[1])
                 raise ArgumentError(f"a Compression is of one list of gradients: there is {other!r}, and in the first step there was {first!r}")

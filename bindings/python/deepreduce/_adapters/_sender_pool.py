@@ -20,6 +20,7 @@ from ..bound import address_of
 from ..errors import ArgumentError, CorruptFrame, Unsupported
 from ..plan import Plan, as_plan
 from ..sender import Sender
+from ._losses import warn_of_losses
 
 _ALIGNMENT = 8  # of states
 _FACTORS = "produces factors for an all-reduce, not frames: use deepreduce.torch or deepreduce.transform"
@@ -88,7 +89,7 @@ class SenderPool:
         for size in (sender.tensor(name).state for name in sender.names):
             self._states.append(self.state_size if size else None)
             self.state_size += (size + _ALIGNMENT - 1) // _ALIGNMENT * _ALIGNMENT
-        self._used = {sender.plan_of(name) for name in sender.names}
+        self._used = list(dict.fromkeys(sender.plan_of(name) for name in sender.names))
 
     def _make(self, ranks: int) -> _Member:
         """A sender that merges the rows of `ranks` ranks, or one that encodes for the rank of each call."""
@@ -107,8 +108,9 @@ class SenderPool:
             with self._lock:
                 idle.append(member)
 
-    def warn_if_dense(self) -> None:
-        """Warns (UserWarning) if a lossy plan's rows are not smaller than the tensors."""
+    def warn(self) -> None:
+        """Warns (UserWarning) of a plan that drops values permanently, and of a lossy plan whose rows are not smaller than the tensors."""
+        warn_of_losses(self._used)
         coded = any(_is_lossy(plan) for plan in self._used)
         if self.size < self.dense or not (coded or _is_lossy(self._plan)):
             return

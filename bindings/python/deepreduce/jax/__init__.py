@@ -72,7 +72,7 @@ class Codec:
         self._like = _like_of(tensors)
         self._pool, self._numbers = _pool_of(self.names, self._like, method_of(plan), dense_below, flat, seed)
         self.row_size, self.state_size = self._pool.size, self._pool.state_size
-        self._pool.warn_if_dense()
+        self._pool.warn()
 
     def init(self, ranks: int = 1) -> jax.Array:
         """The state before the first step: [ranks * state_size] uint8, which shard_map splits by rank."""

@@ -174,6 +174,7 @@ class AllReduce(Exchange):
             self._devices = {tensor.device for tensor in named.values()}
             self._set_tensors([(name, *shape) for name, shape in shapes.items()], self._frame_bytes, sparse)
             self._shapes, self._sparse = shapes, sparse
+            self._warn_of_losses()
         elif sparse != self._sparse:
             names = sorted(map(str, sparse ^ self._sparse))
             raise ArgumentError(f"{', '.join(names)}: sparse in one call and dense in another; pass one kind in all calls, on all ranks")
@@ -185,6 +186,13 @@ class AllReduce(Exchange):
             if moved is not None:
                 (first,) = self._devices
                 raise ArgumentError(f"tensor {moved} is on {named[moved].device}; frames are made on {first}, where all were in the first call")
+
+
+class _OneCall(AllReduce):
+    """An AllReduce without later steps, in which a feedback could send what this one drops."""
+
+    def _warn_of_losses(self) -> None:
+        pass
 
 
 _calls = 0  # of all_reduce
@@ -199,7 +207,7 @@ def all_reduce(tensors: Tensors, plan: Plans, group: Optional[dist.ProcessGroup]
     options  those of AllReduce but `start`
     """
     global _calls
-    once = AllReduce(plan, group=group, **options)
+    once = _OneCall(plan, group=group, **options)
     if once.keeps:
         raise ArgumentError("the plan has feedback, which AllReduce stores from call to call; all_reduce does not")
     once._before = _calls  # (ranks may differ: a call may be refused on one of them, or be of other ranks)

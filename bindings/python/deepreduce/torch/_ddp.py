@@ -8,7 +8,6 @@ import math
 import os
 import threading
 import time
-import warnings
 from typing import Any, Dict, List, Mapping, Optional, Sequence, Set, Tuple, Union
 
 import torch
@@ -16,13 +15,14 @@ import torch.distributed as dist
 
 from .._files._torch_arrays import named_parameters_of
 from .._native._call import unsigned
-from .._native._renamed import argument, caller_level
+from .._native._renamed import argument
 from .._native._types import SavedPart, SavedState
 from ..errors import ArgumentError, Unsupported
 from ..recording._model_times import ModelRecorder, Recording, record
 from ._auto import STEPS, Auto, Choice, choice_of
 from ._engine import require_place
 from ._exchange import ALWAYS, UNIT_BYTES, Exchange
+from ._figures import words_of
 from ._rules import Plans, Rules
 from ._unit import Unit, sparse_parameters
 
@@ -166,15 +166,6 @@ class DDPHook(Exchange):
             _log.info("%s", repr(self)[1:-1])
         return self
 
-    def _warn_of_losses(self) -> None:
-        """Rank 0 warns, once, at the user's line, if a plan drops values permanently."""
-        lost = [plan for rules in self._rules for plan in rules.loses]
-        if lost and self._engine is not None and self._engine.rank == 0:
-            warnings.warn(
-                f"the plan '{lost[0]}' drops what it does not send: add feedback=residual, which sends it in later steps",
-                stacklevel=caller_level(),
-            )
-
     def _advise(self, model: torch.nn.parallel.DistributedDataParallel, sizes: Sequence[int]) -> None:
         """Logs a line if DDP passes all gradients but those of its first bucket in one bucket, at the end of backward.
 
@@ -266,6 +257,11 @@ class DDPHook(Exchange):
     @property
     def _plain(self) -> bool:
         return super()._plain or self._will_choose
+
+    def __repr__(self) -> str:
+        if not self._will_choose:
+            return super().__repr__()
+        return f"<DDPHook {words_of([f'auto: exact, and after {self._start} steps the plan that it measures as the best'], self._units, self.stats(), 0)}>"
 
     @property
     def _makes_frames(self) -> bool:  # ("auto" measures dense steps first)

@@ -13,6 +13,7 @@ import torch
 import torch.distributed as dist
 
 from .._adapters._control_terms import digest
+from .._adapters._losses import warn_of_losses
 from .._native._call import real, timeout_of, unsigned
 from .._native._types import Array, Options, SavedPart, SavedState
 from ..control import Controller
@@ -457,6 +458,11 @@ class Exchange(Saved):
             self._engine.end_step(self._number - 1, done)
             if not done:
                 self._resume()
+
+    def _warn_of_losses(self) -> None:
+        """Rank 0 warns, where the tensors are set first, of a plan that drops values permanently."""
+        if self._engine is not None and self._engine.rank == 0:
+            warn_of_losses(plan for rules in self._rules for _, plan in rules.pairs)
 
     # ---- Beside the steps ----
 

@@ -70,11 +70,6 @@ class Rules:
         return any(plan.info.residual for _, plan in self.pairs)
 
     @property
-    def loses(self) -> List[Plan]:
-        """Plans that drop values permanently: they sparsify, and no feedback sends the rest later."""
-        return [plan for _, plan in self.pairs if plan.info.sparsifies and not plan.info.feedback]
-
-    @property
     def all_dense(self) -> bool:
         return all(sends_all(plan) and plan.with_stages("bucket=flat") == self.dense for _, plan in self.pairs)
 

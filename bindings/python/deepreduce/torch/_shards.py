@@ -11,6 +11,7 @@ from typing import Any, Dict, List, Optional, Sequence, Tuple
 import torch
 import torch.distributed as dist
 
+from .._adapters._losses import warn_of_losses
 from .._native._call import timeout_of
 from .._native._renamed import argument
 from .._native._types import SavedPart, SavedState
@@ -78,6 +79,8 @@ class ReduceScatter(Saved):
                 f"`{self._plan}`: clip= needs the whole gradient, and a ReduceScatter sees one module's. Leave it out, and clip with"
                 " torch.nn.utils.clip_grad_norm_ between backward and the optimizer's step"
             )
+        if not dist.is_initialized() or dist.get_rank() == 0:
+            warn_of_losses([self._plan])
         self._name = f"reduce-scatter {next(_numbers)}"
         self._sender: Sender = None  # type: ignore[assignment]
         self._sums = False  # rather than means
