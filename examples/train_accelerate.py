@@ -8,7 +8,7 @@ import torch
 
 import deepreduce.accelerate
 
-PLAN = "sparsify=topr(ratio=0.05) feedback=residual index=golomb value=log_quant"
+PLAN = "recommended"  # or None, "auto", a plan: docs/PYTORCH.md, "Which plan"
 accelerator = accelerate.Accelerator(cpu=True)
 torch.manual_seed(0)  # the same model and the same truth on every rank
 model = torch.nn.Sequential(torch.nn.Linear(64, 256), torch.nn.ReLU(), torch.nn.Linear(256, 10))

@@ -9,7 +9,7 @@ from torch import nn
 
 import deepreduce.torch
 
-PLAN = "sparsify=topr(ratio=0.01) feedback=residual index=golomb value=log_quant"
+PLAN = "recommended"  # or None, "auto", a plan: docs/PYTORCH.md, "Which plan"
 
 
 def samples(count: int) -> "tuple[torch.Tensor, torch.Tensor]":

@@ -9,7 +9,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 import deepreduce.lightning
 
-PLAN = "sparsify=topr(ratio=0.05) feedback=residual index=golomb value=log_quant"
+PLAN = "recommended"  # or None, "auto", a plan: docs/PYTORCH.md, "Which plan"
 
 
 class Model(lightning.LightningModule):

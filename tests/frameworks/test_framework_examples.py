@@ -47,7 +47,7 @@ def test_example(name, tmp_path):
     assert match, output
     figures = {key: float(value) for key, value in match.groupdict().items()}
     assert figures.get("last", 0) < figures.get("first", 2) / 2 and figures.get("accuracy", 1) > 0.95
-    assert figures.get("few", 0) < figures.get("many", 20) / 10
+    assert figures.get("few", 0) < figures.get("many", 20) / 5
     one, two = (np.load(tmp_path / f"{i}.npy") for i in range(2))
     assert one.tobytes() == two.tobytes() and np.any(one)
     assert len(lines_of(name)) < 30
