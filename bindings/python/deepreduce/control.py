@@ -109,6 +109,9 @@ class Controller(Uncopied):
         self._destroy, self._process = load_exchanges().dr_control_destroy, os.getpid()
         self.reset()
 
+    def __repr__(self) -> str:
+        return f"<Controller {self.options}, rung {self.rung} of {len(self._rungs)}, decides at step {self.next_step}>"
+
     def restart(self) -> None:
         """The old spelling of `reset`."""
         warn("Controller.restart()", "Controller.reset()")
@@ -349,6 +352,9 @@ class AdaptiveExchange(Uncopied):
             out = self.exchanges[0].out
         self.steps, self._sums, self._seed = 0, bool(options.get("sum")), self.exchanges[0]._seed
         self._rung = self.control.rung
+
+    def __repr__(self) -> str:
+        return f"<AdaptiveExchange {self.control!r}: {self.exchange!r}>"
 
     @property
     def exchange(self) -> Exchange:

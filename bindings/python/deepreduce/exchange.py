@@ -31,6 +31,7 @@ from ._native._abi_exchange import (
 from ._native._call import Context, OneCall, Turns, Uncopied, check, destroy, fail, new, real, require_kind, thread_count, timeout_of, unsigned
 from ._native._renamed import seed_of, warn
 from ._native._transport import Callbacks, Transport, load_exchanges
+from ._native._sizes import count_text
 from ._native._types import Array, Pointer, Structs, Tensor
 from ._tensors import (
     OUT_STRIDE,
@@ -213,6 +214,9 @@ class Exchange(Uncopied):
             self._context.end(self._handle)
         if (loopback := getattr(self, "_loopback", None)) is not None:
             loopback._users.pop(id(self._handle), None)
+
+    def __repr__(self) -> str:
+        return f"<Exchange {count_text(self._inputs.n, 'tensor')}, {count_text(self.info.calls, 'call')}: {self._plan}>"
 
     def _arrays(self) -> Sequence[Union[Structs, int]]:
         return self._inputs.tensors, TENSOR_STRIDE, self._outs, OUT_STRIDE, self._inputs.n

@@ -19,6 +19,7 @@ except ImportError as error:
     raise ImportError(f"deepreduce.mpi needs mpi4py and an MPI; install them with pip install mpi4py mpich: {error}") from error
 
 from ._adapters._control_terms import check_terms, digest, first_other, terms_of
+from ._adapters._losses import warn_of_losses
 from ._adapters._sender_messages import SenderSteps
 from ._native import _abi
 from ._native._call import Uncopied, timeout_of, unsigned
@@ -316,6 +317,9 @@ class AllReduce(Uncopied):
             failed = error
         check_terms(_agreed(self._transports, failed, terms_of(control, plans)))
 
+    def __repr__(self) -> str:
+        return f"<AllReduce {'closed' if self._exchange is None else f'rank {self.transport.rank} of {self.transport.ranks}: {self._exchange!r}'}>"
+
     @property
     def exchange(self) -> Union[Exchange, AdaptiveExchange]:
         """The exchange; with `control` an AdaptiveExchange. After `close` this and all later methods raise ArgumentError."""
@@ -485,6 +489,8 @@ class NamedAllReduce(Uncopied):
             differs.rank = other
             raise differs
         assert sender is not None
+        if self.transport.rank == 0:
+            warn_of_losses(self.plans.values())
         self._sender, self._steps = sender, SenderSteps(sender, self.transport, timeout)
         for unit in sender.units:
             if unit.kind == "factors":
@@ -498,6 +504,9 @@ class NamedAllReduce(Uncopied):
                     raise
                 self._factors.append(factors)
         self._transports += [transport for factors in self._factors for transport in factors._transports]
+
+    def __repr__(self) -> str:
+        return f"<NamedAllReduce {'closed' if self._steps is None else repr(self._sender)[1:-1]}>"
 
     def __call__(self, step: Optional[int] = None) -> Dict[str, Tensor]:
         """Runs a step, and returns `out`."""

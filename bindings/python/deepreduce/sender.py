@@ -16,6 +16,7 @@ import numpy
 
 from ._native import _abi, _abi_sender, _library, _memory
 from ._native._call import Context, OneCall, Turns, Uncopied, c_string, check, error_of, last_error, new, real, text, thread_count, unsigned
+from ._native._sizes import count_text
 from ._native._types import Array, CType, DTypeLike, SavedPart, SavedState, Tensor
 from ._tensors import dtype_code, frames_of
 from .book import Book, as_book
@@ -314,6 +315,11 @@ class Sender(Uncopied):
             self._sender = None
 
     # ---- Properties ----
+
+    def __repr__(self) -> str:
+        plans = dict.fromkeys(str(self.plan_of(name)) for name in self._names)
+        parts = [count_text(len(self._names), "tensor"), count_text(len(self._unit_infos), "unit"), f"rank {self._rank} of {self._ranks}"]
+        return f"<Sender {', '.join(parts)}: {'; '.join(plans)}>"
 
     @property
     def info(self) -> SenderInfo:

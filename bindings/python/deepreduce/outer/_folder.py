@@ -73,6 +73,9 @@ class Folder:
         self.norm_bound, self.store_every = norm_bound, unsigned(store_every, "store_every", least=1)
         self._clock, self._sleep = time.monotonic, time.sleep  # (tests have their own)
 
+    def __repr__(self) -> str:
+        return f"<Folder {self.path}, worker {self.name}>"
+
     # ---- Terms ----
 
     def require_terms(self, terms: Dict[str, Any]) -> str:

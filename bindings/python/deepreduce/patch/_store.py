@@ -63,6 +63,9 @@ class Store:
         self._last: Optional[Dict[str, Words]] = None  # a copy of the last step's weights; None: it is to be loaded
         self._sums: Dict[str, Array] = {}
 
+    def __repr__(self) -> str:
+        return f"<Store {self.path}{'' if self._writer is None else ', locked for writing'}>"
+
     def __reduce__(self) -> Any:
         return type(self), (self.path, self._every)  # a copy has no lock of the store
 
