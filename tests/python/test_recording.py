@@ -16,6 +16,7 @@ from torch.utils.checkpoint import checkpoint  # noqa: E402
 
 import deepreduce  # noqa: E402
 from deepreduce import recording  # noqa: E402
+from deepreduce._adapters import _autograd  # noqa: E402
 from deepreduce.recording import Recorder, Settings  # noqa: E402
 from deepreduce.torch import Recording, record  # noqa: E402
 
@@ -188,6 +189,16 @@ def test_a_gradient_that_a_fused_optimizer_unscales_is_recorded_without_the_scal
         with numpy.load(tmp_path / f"step00000{step}.npz") as arrays:
             assert numpy.array_equal(arrays["weight"], expected[step])
     assert "step 2: GradScaler skips it" in capsys.readouterr().err
+
+
+def test_a_torch_without_the_functions_that_follow_a_backward_is_named(monkeypatch):
+    assert _autograd.graph_task() == -1
+    monkeypatch.delattr(torch._C, "_current_graph_task_id")
+    with pytest.raises(deepreduce.Unsupported, match=r"torch \S+ has no torch\._C\._current_graph_task_id.*use torch 2\.13"):
+        _autograd.graph_task()
+    monkeypatch.setattr(torch.autograd.Variable, "_execution_engine", None)
+    with pytest.raises(deepreduce.Unsupported, match="has no torch.autograd.Variable._execution_engine.queue_callback"):
+        _autograd.after_backward(print)
 
 
 def test_names_are_those_of_modules_or_groups(tmp_path):

@@ -20,6 +20,7 @@ from typing import Dict, Iterator, List, Optional, Tuple, Union
 import torch
 import torch.distributed as dist
 
+from .._adapters._autograd import after_backward, graph_task
 from .._files._torch_arrays import named_parameters_of, unwrapped
 from .._files._whole_file import whole_file
 from .._native._call import unsigned
@@ -107,7 +108,7 @@ class ModelRecorder:
     def _forward(self, *_: object) -> None:
         now, last = time.perf_counter(), self._now
         # A backward pass that is over and had no end has failed. (Checkpoints of activations run a forward pass within one.)
-        if last is not None and last.backward and not last.end and torch._C._current_graph_task_id() == -1:
+        if last is not None and last.backward and not last.end and graph_task() == -1:
             last = self._now = None
         if last is not None and last.end:
             self._steps.append(last)
@@ -129,7 +130,7 @@ class ModelRecorder:
         step = self._now
         if step is not None and not step.backward:
             step.backward = time.perf_counter()
-            torch.autograd.Variable._execution_engine.queue_callback(self._queue_end)
+            after_backward(self._queue_end)
 
     def _ready(self, name: str) -> None:
         step = self._now
@@ -143,7 +144,7 @@ class ModelRecorder:
 
     def _queue_end(self) -> None:
         # DDP's reducer waits in a callback of its own, which is in the queue by now: this one comes after it.
-        torch.autograd.Variable._execution_engine.queue_callback(self._end_step)
+        after_backward(self._end_step)
 
     def _end_step(self) -> None:
         if self._now is not None:

@@ -13,6 +13,7 @@ from typing import Any, Dict, List, Mapping, Optional, Sequence, Set, Tuple, Uni
 import torch
 import torch.distributed as dist
 
+from .._adapters._autograd import after_backward, graph_task
 from .._files._torch_arrays import named_parameters_of
 from .._native._call import unsigned
 from .._native._renamed import argument
@@ -304,7 +305,7 @@ class DDPHook(Exchange):
         """Records the thread of each backward, and whether it ends without an exception."""
         if on_cpu:  # (on a GPU the hook is called in a thread of autograd, and the caller waits)
             self._thread = threading.get_ident()
-        task = torch._C._current_graph_task_id()
+        task = graph_task()
         if task in (-1, self._task):
             return
         self._task, self._ended_well = task, False
@@ -312,7 +313,7 @@ class DDPHook(Exchange):
         def ended() -> None:
             self._ended_well = True
 
-        torch.autograd.Variable._execution_engine.queue_callback(ended)
+        after_backward(ended)
 
     def _arrive(self, bucket: dist.GradBucket, buffer: torch.Tensor) -> None:
         """Issues the units that this bucket completes."""
@@ -373,7 +374,7 @@ class DDPHook(Exchange):
         """Abandons a step whose backward raised an exception: what it sent is added back to the residuals. `state_dict` and other
         calls do so by themselves, but not where a step has several backwards, or one within another (a reentrant
         checkpoint). DDP cannot go on after that: create it again. Without a step under way it does nothing."""
-        if torch._C._current_graph_task_id() != -1:
+        if graph_task() != -1:
             raise ArgumentError("a step is under way: this is its backward")
         if self._futures:
             self._futures.clear()
