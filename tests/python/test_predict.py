@@ -3,6 +3,7 @@
 import csv
 import io
 import json
+import pathlib
 import re
 import xml.etree.ElementTree
 
@@ -21,6 +22,21 @@ def profile(tmp_path):
 @pytest.fixture
 def model(tmp_path):
     return model_in(tmp_path)
+
+
+def test_the_model_of_the_hook_has_the_numbers_of_the_hook():
+    """They are written twice: the tool links neither torch's hook nor the sender."""
+    root = pathlib.Path(__file__).resolve().parents[2]
+
+    def value(path, pattern):
+        return eval(re.search(pattern, (root / path).read_text("utf-8"))[1].replace("uint64_t{4}", "4"))
+
+    assert value("tool/predict/hook_model.cpp", r"piece_bytes = (.*);") == value("bindings/python/deepreduce/torch/_slots.py", r"\nPIECE = ([^#\n]*)")
+    assert value("tool/predict/hook_model.cpp", r"small_elements = (.*);") == value("lib/sender/units.cpp", r"small_elements = (.*);")
+    assert value("tool/predict/hook_model.cpp", r"head = (\d+);") == value("lib/sender/slot_kernel.hpp", r"sizeof\(slot_head\) == (\d+)")
+    units = [value(path, pattern) for path, pattern in (
+        ("tool/predict/outer_model.cpp", r"unit_bytes = ([^;]*);"), ("lib/sender/units.cpp", r"unit_bytes = ([^;]*);"), ("bindings/python/deepreduce/torch/_exchange.py", r"\nUNIT_BYTES = ([^#\n]*)"))]
+    assert units == [4 << 20] * 3
 
 
 def test_a_prediction_has_all_baselines_and_the_profiles_plans(profile, model):

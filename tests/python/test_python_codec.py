@@ -15,7 +15,7 @@ numpy = pytest.importorskip("numpy", reason="numpy is missing: pip install numpy
 import deepreduce  # noqa: E402
 from deepreduce import codec  # noqa: E402
 from deepreduce import comparing  # noqa: E402
-from deepreduce.comparing import _codec_run, _codecs  # noqa: E402
+from deepreduce.comparing import _codec_command, _codec_run, _codecs  # noqa: E402
 from tool_runs import needs_tool  # noqa: E402
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
@@ -455,6 +455,16 @@ def test_values_of_options_are_no_inputs(x, tmp_path):
         assert "--python-codec requires compare" in printed and not (tmp_path / "out").exists()
     command(*words[:-2], "--output", "rows.csv", folder=tmp_path)
     assert (tmp_path / "rows.csv").read_text("utf-8").startswith("input,")
+
+
+SHOWN = "wide report where sort pareto best best-by all against fail-if-worse help"  # options of saved rows: they go to the tool as they are
+
+
+@needs_tool
+def test_the_command_knows_each_option_of_compare():
+    listed = set(re.findall(r"^ +(?:-\w, *)?(--[a-z-]+)", command("compare", "--help"), re.MULTILINE))
+    of_python = {*_codec_command._OURS, *_codec_command._FLAGS, *_codec_command._MEASURING, *_codec_command._NOT_YET} - {"--python-codec"}
+    assert listed == of_python | {f"--{name}" for name in SHOWN.split()}
 
 
 @needs_tool
