@@ -20,7 +20,7 @@ presets                 plans of the literature, whose names every `plan` argume
 State                   the memory of feedback from step to step
 Sparse                  a sparse tensor
 compare                 bytes, errors and times of plans on gradients: Rows, a list with frame, best, plot and report
-codec                   codecs written in Python, for compare only
+codec                   the module for codecs written in Python, for compare only; codecs() lists those of the library, as Codec
 patch                   exact differences of weights, which update the weights of a receiver
 book                    plan books: files that assign plans to tensors
 Error                   base of the exceptions
