@@ -14,7 +14,7 @@ import sys
 from pathlib import Path
 
 # The rows of gpu_bench that are worth a profile, and what ncu is asked for: few passes, since every pass runs the kernel again.
-ROWS = ["25.6e6, 1 %", "a frame of 256e3, added", "64 frames of 256e3, added", "25.6e6, 10 %", "36,864, 1 %"]
+ROWS = ["25.6e6, 1 %", "a frame of 256e3, added", "64 frames of 256e3, added", "25.6e6, 10 %", "36,864, 1 %", "one tensor as large as ResNet-50"]
 SECTIONS = ["SpeedOfLight", "Occupancy", "LaunchStats", "WarpStateStats"]
 METRICS = ["gpu__time_duration.sum", "dram__bytes_read.sum", "dram__bytes_write.sum"]
 FACTORS = {"": 1, "K": 1e3, "M": 1e6, "G": 1e9, "T": 1e12}

@@ -271,7 +271,7 @@ def compare(run, out, name):
 
 
 def profile(run, out, bench):
-    """One call of each of five rows, kernel by kernel. A row that fails leaves the others."""
+    """One call of each of six rows, kernel by kernel. A row that fails leaves the others."""
     places = [Path(shutil.which("ncu") or "ncu"), Path("/usr/local/cuda/bin/ncu"), *sorted(Path("/opt/nvidia/nsight-compute").glob("*/ncu"))]
     ncu = next((str(p) for p in places if p.is_file()), None)
     if not ncu:

@@ -219,7 +219,7 @@ def compare_profile(profile, gpu):
     for row, seen in rows.items():
         yield f"{row}:"
         guesses = {}
-        for launch in table(row, gpu):
+        for launch in table(row, gpu) if row in launches() else []:
             guesses.setdefault(launch["kernel"], []).append(launch["us"])
         for launch in seen:
             guess = guesses.get(launch["kernel"], [])
