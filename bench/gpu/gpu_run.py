@@ -298,7 +298,7 @@ def profile(run, out, bench):
 def jitter(run, jobs):
     """The sample of the tests again, by kernels that sleep up to a microsecond around every atomic operation: other orders of blocks."""
     if not (JITTER / "build.ninja").exists():
-        run.step("configure with jitter", ["meson", "setup", JITTER, *OPTIONS, "-Dbench=disabled", "-Dgpu_arch=native", "-Dgpu_jitter=true"], 40, 100)
+        run.step("configure with jitter", ["meson", "setup", JITTER, *OPTIONS, "-Dtool=disabled", "-Dbench=disabled", "-Dgpu_arch=native", "-Dgpu_jitter=true"], 40, 100)
     if not run.step("build with jitter", ["ninja", "-C", JITTER, "-j", jobs, "tests/cuda/gpu_tests"], 120, 100, note=last_matching(NINJA_SAYS)):
         return
     begin, passed = time.monotonic(), 0

@@ -1,6 +1,6 @@
 """Builds libdeepreduce and the tool `deepreduce` with Meson and puts them into the wheel, beside the package.
 
-What the build lacks is reported before it starts, by the names of Debian's packages. DEEPREDUCE_BENCH=disabled builds the
+What the build lacks is reported before it starts, by the names of Debian's packages. DEEPREDUCE_COMMAND=disabled builds the
 library alone, without the tool and what that needs (CLI11, nlohmann-json, fmt). With the tool goes an accumulator of each
 bundled model, for `deepreduce compare` and `calibrate` without an input. DEEPREDUCE_BUILD names a Meson build folder whose library and tool are taken as
 they are, instead of building.
@@ -30,9 +30,11 @@ ROOT = HERE / "source" if (HERE / "source").is_dir() else HERE.parents[1]
 # No MPI: one wheel runs everywhere. With CUDA, too (DEEPREDUCE_CUDA=enabled; building takes nvcc, loading nothing).
 # What else is off would not be in the wheel.
 OPTIONS = ["--buildtype=release", "--default-library=shared"] + [
-    f"-D{feature}=disabled" for feature in ("tests", "python", "mpi")
+    f"-D{feature}=disabled" for feature in ("tests", "python", "mpi", "bench")
 ]
-OPTIONS.append(f"-Dbench={os.environ.get('DEEPREDUCE_BENCH', 'enabled')}")
+# (The old spelling, DEEPREDUCE_BENCH, works until version 0.4.)
+COMMAND = os.environ.get("DEEPREDUCE_COMMAND", os.environ.get("DEEPREDUCE_BENCH", "enabled"))
+OPTIONS.append(f"-Dtool={COMMAND}")
 OPTIONS.append(f"-Dcuda={os.environ.get('DEEPREDUCE_CUDA', 'disabled')}")
 OPTIONS.append("-Dprefer_static=true")
 OPTIONS.append("-Dfast_build=true")
@@ -125,7 +127,7 @@ def lacking(ready: bool) -> Lacking:
     compiler = shlex.split(os.environ.get("CXX", "")) or [next(filter(shutil.which, ("c++", "g++", "clang++")), "")]
     if not compiles(compiler, "#include <concepts>\n#include <span>\ntemplate <std::integral T> void f(std::span<T>);"):
         return [*missing, ("a compiler of C++20 (GCC 11 or newer)", "g++")]
-    wanted = LIBRARIES + (LIBRARIES_OF_THE_TOOL if os.environ.get("DEEPREDUCE_BENCH", "enabled") == "enabled" else [])
+    wanted = LIBRARIES + (LIBRARIES_OF_THE_TOOL if COMMAND == "enabled" else [])
     for name, header, words, package in wanted:
         known = shutil.which("pkg-config") and not subprocess.run(["pkg-config", "--exists", name], check=False).returncode
         if not known and not compiles(compiler, f"#include <{header}>", "-I/usr/include/eigen3"):
@@ -144,7 +146,7 @@ def refusal(missing: Lacking) -> str:
     words, packages = ", ".join(words for words, _ in missing), " ".join(package for _, package in missing)
     sentence = f"deepreduce: cannot be built here, for want of {words}. On Debian or Ubuntu: apt-get install {packages}"
     if all(package in [debian for *_, debian in LIBRARIES_OF_THE_TOOL] for _, package in missing):
-        sentence += ". Without the command `deepreduce`: DEEPREDUCE_BENCH=disabled pip install …"
+        sentence += ". Without the command `deepreduce`: DEEPREDUCE_COMMAND=disabled pip install …"
     return sentence
 
 

@@ -157,12 +157,12 @@ def test_what_a_build_lacks_is_said_before_it_starts(tmp_path, monkeypatch):
         (tmp_path / "bin" / name).write_text(f"#!/bin/sh\n{text}\n")
         (tmp_path / "bin" / name).chmod(0o755)
     monkeypatch.delenv("CXX", raising=False)
-    monkeypatch.delenv("DEEPREDUCE_BENCH", raising=False)
+    monkeypatch.setattr(setup, "COMMAND", "enabled")
     monkeypatch.setenv("PATH", str(tmp_path / "bin") + os.pathsep + os.environ["PATH"])
     assert setup.lacking(False) == [("Zstandard", "libzstd-dev"), ("Eigen", "libeigen3-dev"), ("CLI11", "libcli11-dev")]
-    assert "DEEPREDUCE_BENCH" not in setup.refusal(setup.lacking(False))
-    assert setup.refusal([("CLI11", "libcli11-dev")]).endswith("apt-get install libcli11-dev. Without the command `deepreduce`: DEEPREDUCE_BENCH=disabled pip install …")
-    monkeypatch.setenv("DEEPREDUCE_BENCH", "disabled")  # the library alone
+    assert "DEEPREDUCE_COMMAND" not in setup.refusal(setup.lacking(False))
+    assert setup.refusal([("CLI11", "libcli11-dev")]).endswith("apt-get install libcli11-dev. Without the command `deepreduce`: DEEPREDUCE_COMMAND=disabled pip install …")
+    monkeypatch.setattr(setup, "COMMAND", "disabled")  # the library alone
     assert setup.lacking(False) == [("Zstandard", "libzstd-dev"), ("Eigen", "libeigen3-dev")]
     assert setup.lacking(True) == []
     monkeypatch.setenv("DEEPREDUCE_BUILD", str(tmp_path))
@@ -194,7 +194,7 @@ def make_wheel(source, target, **variables):
 def test_a_wheel_runs_by_itself(unpacked, tmp_path):
     if not os.environ.get("DEEPREDUCE_TEST_WHEEL"):
         pytest.skip("DEEPREDUCE_TEST_WHEEL is not set: it builds the library, which takes minutes")
-    wheel = make_wheel(unpacked, tmp_path, DEEPREDUCE_BENCH="enabled")
+    wheel = make_wheel(unpacked, tmp_path, DEEPREDUCE_COMMAND="enabled")
     assert re.fullmatch(rf"deepreduce-{version()}-py3-none-manylinux_2_\d+_\w+\.whl", wheel.name)
     look_at_a_wheel(wheel, tmp_path)
 
