@@ -24,6 +24,8 @@ from torch.distributed.fsdp import fully_shard  # noqa: E402
 from torch_ranks import LOSSLESS, LOSSY, make_model, parameters_of, wrapped  # noqa: E402
 
 import deepreduce  # noqa: E402
+from deepreduce import patch  # noqa: E402
+from deepreduce.exchange import Exchange, Loopback  # noqa: E402
 from deepreduce.outer import Outer  # noqa: E402
 from deepreduce.torch import AllReduce, DDPHook, ReduceScatter  # noqa: E402
 from deepreduce.torch._on_device import place_of  # noqa: E402
@@ -420,7 +422,63 @@ def a_shard_that_the_gpu_cannot_encode_is_named_by_the_next_call():
     comm.check()
 
 
+def patches_made_and_applied_on_the_gpu_are_those_of_the_cpu(device="cuda"):
+    old = {"w": torch.randn(300_000).bfloat16(), "b": torch.randn(40_000)}
+    new = {name: tensor.clone() for name, tensor in old.items()}
+    for tensor in new.values():
+        bits = tensor.view(torch.int16 if tensor.dtype == torch.bfloat16 else torch.int32)
+        bits[torch.rand(tensor.numel()) < 0.02] += 1
+    for plan in ("sparsify=changed index=golomb value=ulp", "sparsify=changed index=rice value=raw"):
+        there, changed = ({name: tensor.to(device=device) for name, tensor in of.items()} for of in (old, new))
+        data = patch.encode(there, changed, plan)
+        assert data == patch.encode(old, new, plan), plan
+        patch.apply(there, data)
+        assert all(torch.equal(there[name].cpu().view(torch.int16), new[name].view(torch.int16)) for name in new), plan
+
+
+def an_exchange_of_tensors_on_the_gpu_has_the_bits_of_the_cpu(device="cuda"):
+    plan = "sparsify=topr(ratio=0.02) feedback=residual index=golomb value=qsgd exchange=owner"
+    here = [torch.empty(30_000) for _ in range(2)]
+    there = [torch.empty(30_000, device=device) for _ in range(2)]
+    nets, sides = [], []
+    for tensors in (here, there):
+        nets.append(Loopback(2))
+        sides.append([Exchange(x, plan, nets[-1].transport(rank)) for rank, x in enumerate(tensors)])
+    for step in range(3):
+        for rank in range(2):
+            here[rank].copy_(torch.randn(30_000))
+            there[rank].copy_(here[rank])
+        for net, exchanges in zip(nets, sides):
+            for exchange in exchanges:
+                exchange.start(step)
+            assert net.run(exchanges) == [None, None]
+        assert all(torch.equal(b.out.cpu(), torch.as_tensor(a.out)) for a, b in zip(*sides))
+
+
+def memory_that_is_dropped_while_a_stream_works_is_not_used_again():
+    plan = "sparsify=topr(ratio=0.1) index=golomb value=raw"
+    x = torch.randn(1 << 20)
+    expected, there, side = deepreduce.encode(x, plan), x.cuda(), torch.cuda.Stream()
+    for _ in range(5):
+        torch.cuda.synchronize()
+        with torch.cuda.stream(side):
+            torch.cuda._sleep(50_000_000)  # some 30 ms
+            batch = deepreduce.Batch(there, plan)
+            frame = batch.frame()
+            batch.encode(there, frame)
+            copy = frame.buffer.clone()
+        size = frame.buffer.numel()
+        del batch, frame
+        fills = [torch.full((size,), 255, dtype=torch.uint8, device="cuda") for _ in range(8)]
+        fills += [torch.full((1 << 20,), 255, dtype=torch.uint8, device="cuda") for _ in range(32)]
+        side.synchronize()
+        assert bytes(copy[: len(expected)].cpu().numpy()) == expected
+
+
 PLACED_CHECKS = [
+    patches_made_and_applied_on_the_gpu_are_those_of_the_cpu,
+    an_exchange_of_tensors_on_the_gpu_has_the_bits_of_the_cpu,
+    memory_that_is_dropped_while_a_stream_works_is_not_used_again,
     frames_are_made_on_the_gpu_and_no_step_waits,
     a_rank_that_cannot_encode_on_the_gpu_is_named_a_step_later,
     the_hook_beside_the_way_through_the_cpu,
