@@ -201,6 +201,8 @@ class Batch(Uncopied):
 
         step a number; or an array of one int64 or uint64, where the tensors are, which is read when the encode runs: add to
              it between replays of a graph, and they draw new numbers. A tag is then `tag` plus that step
+        tag  any number of 64 bits, for `inspect` and `decode`. On a GPU `decode` and `merge` of a batch take no frame of one
+             tensor, or of one bucket, that has a tag: the function `decode` does
         out  on a GPU a DeviceFrame of this batch (`frame`); on the CPU writable bytes (a bytearray, an array or tensor
              of bytes). None: new memory
         weights  as for the function encode: of a patch the base, which the receiver has
