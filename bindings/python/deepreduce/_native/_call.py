@@ -149,6 +149,7 @@ _BY_REASON: Dict[int, Type[Error]] = {_abi.DR_REASON_WRONG_BASE: WrongBase, _abi
 def _raise(status: int, error: _abi.dr_error) -> NoReturn:
     made = error_of(status, error)
     message = str(made).replace("decode it with DR_DECODE_APPLY, into its base", "apply it by deepreduce.patch.apply, in a patch")
+    message = message.replace("DR_PLACE_ALLOW_HOST", "allow_host=True")
     made.args = (
         re.sub(r"state: NULL; (.*) \(dr_state_size\)", r"state: None; \1: pass state=State(x, plan), or for a list State.of(x, plan)", message),
     )
