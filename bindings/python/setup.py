@@ -162,7 +162,7 @@ def build_library(folder: pathlib.Path) -> None:
         )
     ready = os.environ.get("DEEPREDUCE_BUILD")
     if ready and not pathlib.Path(ready, "meson-private").is_dir():
-        raise SystemExit(f"deepreduce: DEEPREDUCE_BUILD is {ready}, which is no build folder of Meson")
+        raise SystemExit(f"deepreduce: DEEPREDUCE_BUILD is {ready}, which is not a build folder of Meson")
     missing = lacking(bool(ready))
     if missing:
         raise SystemExit(refusal(missing))

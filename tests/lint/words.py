@@ -17,6 +17,7 @@ EXEMPT = ("CHANGELOG.md", "tests/lint/words.py")  # what was released is not rew
 HEADERS = ("include/**/*.h", "include/**/*.hpp")  # all of them are documentation
 SOURCES = ("lib/**/*.?pp", "lib/**/*.cu", "capi/*.?pp", "codecs/**/*.?pp", "tool/**/*.?pp")  # their string literals
 COMMENTS = ("lib/sender/*.?pp",)  # of these the comments, too
+PACKAGES = ("bindings/**/*.py",)  # their docstrings, comments and string literals
 PYTHON = ("tests/**/*.py", "bench/**/*.py")  # their docstrings, comments and names
 
 RULES = [
@@ -78,6 +79,16 @@ def python_prose(text):
     yield from (re.sub(r"`[^`]*`", "``", line) for line in lines)
 
 
+def python_strings(text):
+    """The string literals of a Python file, line by line; of an f-string what is not computed."""
+    lines, tree = [""] * (text.count("\n") + 1), ast.parse(text)
+    docstrings = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Expr)}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Constant) and id(node) not in docstrings and isinstance(node.value, str) and "\n" not in node.value:
+            lines[node.lineno - 1] += f" {node.value}"
+    yield from (re.sub(r"`[^`]*`", "``", line) for line in lines)
+
+
 def names_of(text):
     """(line, name) of all that a Python file defines."""
     for node in ast.walk(ast.parse(text)):
@@ -131,6 +142,9 @@ def check(root):
         yield from faults(name, strings(text))
     for name, text in read(root, COMMENTS):
         yield from faults(name, comments(text))
+    for name, text in read(root, PACKAGES):
+        yield from faults(name, python_prose(text))
+        yield from faults(name, python_strings(text))
     for name, text in read(root, PYTHON):
         yield from faults(name, python_prose(text))
         yield from names_at_fault(name, text)
@@ -145,12 +159,14 @@ PLANTS = [
     (comments, "  // A frame that came."),
     (python_prose, '"""What it said."""\nx = 1'),
     (python_prose, "x = 1  # this is no tensor"),
+    (python_strings, 'raise ArgumentError(f"{x} is no list of numbers")'),
     (strings, '  const char* text = "the frame that was \\"wanted\\"";'),
 ]
 FINE = [
     (prose, "If there is no plan, a frame is no larger than the dense tensor; `nobody` is a name."),
     (prose, "    x = told()"),
     (strings, '  told = "reported";  // nobody'),
+    (python_strings, 'told = "there is no plan"  # nobody'),
 ]
 
 

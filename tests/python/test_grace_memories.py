@@ -303,8 +303,8 @@ def test_what_is_no_state_is_refused(state, words):
 @pytest.mark.parametrize("changes, words", [
     ({"memory": None}, "the part 'memory' of a communicator's state is of type NoneType, not a dict"),
     ({"of": 3}, "the part 'of' of a communicator's state is of type int"),
-    ({"memory": {"residuals": {}, "gradients": {"w": 3}}}, "it is no state of memory DgcMemory|ResidualMemory requires residuals"),
-    ({"compressor": {"steps": 3, "states": {}}}, "it is no state of memory"),
+    ({"memory": {"residuals": {}, "gradients": {"w": 3}}}, "it is not a state of memory DgcMemory|ResidualMemory requires residuals"),
+    ({"compressor": {"steps": 3, "states": {}}}, "it is not a state of memory"),
 ])  # fmt: skip
 def test_a_state_that_is_refused_changes_nothing(memory, changes, words):
     grc = gathered(compressor="topk", memory=memory)

@@ -151,7 +151,7 @@ def test_the_line_of_an_exception_is_in_the_codecs_file(tmp_path):
     with pytest.raises(codec.Broken, match=re.escape(f"cut off, or a number has more than 63 bits') at {tmp_path / 'mine.py'}:3")):
         codec.check("index", "mine")
     register("index", decode=lambda self, data, n, d: [[1], [2, 3]])
-    with pytest.raises(codec.Broken, match="index=mine: none of 1: decode returns list, which is no array"):
+    with pytest.raises(codec.Broken, match="index=mine: none of 1: decode returns list, which is not an array"):
         codec.check("index", "mine")
 
 

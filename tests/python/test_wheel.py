@@ -166,7 +166,7 @@ def test_what_a_build_lacks_is_said_before_it_starts(tmp_path, monkeypatch):
     assert setup.lacking(False) == [("Zstandard", "libzstd-dev"), ("Eigen", "libeigen3-dev")]
     assert setup.lacking(True) == []
     monkeypatch.setenv("DEEPREDUCE_BUILD", str(tmp_path))
-    with pytest.raises(SystemExit, match="DEEPREDUCE_BUILD is .*no build folder of Meson"):
+    with pytest.raises(SystemExit, match="DEEPREDUCE_BUILD is .*not a build folder of Meson"):
         setup.build_library(tmp_path / "made")
 
 

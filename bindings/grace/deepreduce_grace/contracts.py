@@ -367,7 +367,7 @@ class Communicator:
             self._load(before)
             if isinstance(error, Error) or not isinstance(error, (AttributeError, KeyError, TypeError, ValueError)):
                 raise
-            raise ArgumentError(f"it is no state of memory {self._kinds()['memory']} and its compressor: {error}") from error
+            raise ArgumentError(f"it is not a state of memory {self._kinds()['memory']} and its compressor: {error}") from error
 
     def _load(self, state: SavedState) -> None:
         self.memory.load_state_dict(state["memory"])

@@ -64,7 +64,7 @@ def require_params(params: object) -> None:
 def checked(params: Params, lenient: bool = False) -> Dict[str, Any]:
     """The parameters, with defaults for missing ones, and with numbers converted to int or float.
 
-    Raises ArgumentError for what is no dict, for an unknown key (lenient: a UserWarning), and for a value that must be a number and
+    Raises ArgumentError for what is not a dict, for an unknown key (lenient: a UserWarning), and for a value that must be a number and
     is not.
     """
     require_params(params)

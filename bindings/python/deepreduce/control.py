@@ -180,7 +180,7 @@ class Controller(Uncopied):
         return self.rung
 
     def _read(self) -> ControlInfo:
-        """Reads `info` anew: only a decision changes it."""
+        """Reads `info` again: only a decision changes it."""
         info, error = new(dr_control_info), new(_abi.dr_error)
         check(load_exchanges().dr_control_describe(self._handle, info, error), error)
         values = {name: getattr(info, name) for name, *_ in dr_control_info._fields_ if name != "struct_size"}

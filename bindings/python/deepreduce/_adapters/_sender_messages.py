@@ -17,7 +17,7 @@ from ..sender import Sender
 
 _PHASES = 2  # of a unit: its slots; the slots of sums
 
-# Kept alive: memory that a transport may still use. Nobody knows until when.
+# Kept alive: memory that a transport may still use; until when is not known.
 _LEFT: List[Array] = []
 
 

@@ -90,7 +90,7 @@ def read_profile(path: str) -> Json:
         raise ArgumentError(f"{path}: not a profile: its schema is not {SCHEMA}")
     links = profile.get("links", [])
     if not isinstance(links, list) or not all(isinstance(link, dict) for link in links):
-        raise ArgumentError(f"{path}: not a profile: its links are no list of objects")
+        raise ArgumentError(f"{path}: not a profile: its links are not a list of objects")
     return profile
 
 

@@ -179,7 +179,7 @@ def _as_array(found: object, what: str) -> Array:
     try:
         return numpy.asarray(found)
     except Exception as error:
-        raise Broken(f"{what}: decode returns {type(found).__name__}, which is no array: {error}") from None
+        raise Broken(f"{what}: decode returns {type(found).__name__}, which is not an array: {error}") from None
 
 
 def decode_indices(codec: CodecObject, data: bytes, count: int, universe: int, what: str) -> Array:

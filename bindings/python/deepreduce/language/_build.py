@@ -40,7 +40,7 @@ def compiler() -> List[str]:
     try:
         named = shlex.split(os.environ.get("CXX", ""))
     except ValueError as e:
-        raise LibraryError(f"CXX is no command: {os.environ['CXX']}: {e}") from None
+        raise LibraryError(f"CXX is not a command: {os.environ['CXX']}: {e}") from None
     found = named or [next(filter(shutil.which, ("c++", "g++", "clang++")), "")]
     if not found[0] or not shutil.which(found[0]):
         raise LibraryError(f"no compiler of C++{' ' + found[0] if found[0] else ''}: install one (Debian: g++), or name it in CXX")

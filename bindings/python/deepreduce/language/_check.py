@@ -37,7 +37,7 @@ def _const(value: Fraction, place: Place, whole: bool) -> E:
     if whole:
         n = int(value)
         if not smallest(n, n):
-            raise fail(f"{n} is no number of 64 bits", place)
+            raise fail(f"{n} is not a number of 64 bits", place)
         return E("const", [], Int(n, n), ONE, place, value)
     try:
         x = float(value)
@@ -109,7 +109,7 @@ class _Checker:
                 if len(set(p.choices)) != len(p.choices):
                     raise fail(f"`{p.name}` has a choice twice", p.place)
                 if p.fallback not in p.choices:
-                    raise fail(f"`{p.fallback}` is no choice of `{p.name}`", p.place, "choices: " + ", ".join(p.choices))
+                    raise fail(f"`{p.fallback}` is not a choice of `{p.name}`", p.place, "choices: " + ", ".join(p.choices))
                 made = Param(p.name, "choice", False, 0, len(p.choices) - 1, p.choices.index(p.fallback), p.choices, p.summary)
                 for i, choice in enumerate(p.choices):
                     if choice in self.scope and self.scope[choice] != ("choice", i):
@@ -160,7 +160,7 @@ class _Checker:
                 if counted is not None and f.shape == counted.name and f.by:
                     raise fail("values that are kept have no runs", f.place, f"write: [{f.shape}]")
                 if counted is None or f.shape != counted.name:
-                    raise fail(f"`[{f.shape}]` is no length", f.place, "lengths: [n], [n by NAME], or [m] after a field `m: count`")
+                    raise fail(f"`[{f.shape}]` is not a length", f.place, "lengths: [n], [n by NAME], or [m] after a field `m: count`")
                 shape = KEPT
             made = Field(f.name, f.place, f.kind, shape, Int(0, 0), f.ranged, base=f.base, pad=f.pad)
             low = self.number(f.low, f.kind != "f32") if f.low else None

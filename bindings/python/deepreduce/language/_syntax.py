@@ -17,7 +17,7 @@ MOST_CHARACTERS, MOST_NESTED = 100_000, 60
 
 
 class LanguageError(ArgumentError):
-    """A text that is no codec: what is wrong, its line and column, and often what to write instead."""
+    """A text that is not a codec: what is wrong, its line and column, and often what to write instead."""
 
     def __init__(self, reason: str, place: Place, instead: str = "") -> None:
         super().__init__(reason)

@@ -109,7 +109,7 @@ class Outer:
     @property
     def optimizer(self) -> torch.optim.Optimizer:
         """The outer optimizer. Its learning rate must be the same on all workers in every round. In a Folder a contribution has the
-        numbers of its parameter groups, as they are when it is sent; a round is applied by those that most have, whoever applies
+        numbers of its parameter groups, as they are when it is sent; a round is applied by those that most have, whichever worker applies
         it and when. Set a rate by `info.rounds`, not by counting: a worker may miss rounds."""
         return self._agreed.optimizer
 

@@ -377,7 +377,7 @@ def _write_shards(
     base: Model, patches: Sequence[Patch], targets: List[pathlib.Path], threads: Optional[int], watch: Watch
 ) -> None:
     """Writes files of one folder. All are on the disk before the first is renamed, since a full disk may show in the sync of
-    any of them, and some shards of the result beside others of the base are no model."""
+    any of them, and some shards of the result beside others of the base are not a model."""
     with contextlib.ExitStack() as stack:
         files, partials = [], []
         for shard, target in zip(base.shards, targets):

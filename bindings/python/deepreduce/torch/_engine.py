@@ -35,7 +35,7 @@ _lent: weakref.WeakSet[torch.Tensor] = weakref.WeakSet()
 def lend(tensor: torch.Tensor) -> torch.Tensor:
     """An alias of the tensor, for a collective.
 
-    A thread of gloo lets go of its tensors a moment after it has said that the collective is done, and needs the
+    A thread of gloo lets go of its tensors a moment after it has reported that the collective is done, and needs the
     interpreter's lock for that. A module that holds the group (DDP, a hook) keeps that thread when the group is destroyed; a
     thread that was late for the end of the interpreter aborts the process, as above. So the end waits for the aliases.
     """
@@ -186,7 +186,7 @@ class Engine:
         return device
 
     def gathers_on(self, device: torch.device) -> bool:
-        """Whether collectives of tensors there are enqueued, so that nobody waits: by NCCL."""
+        """Whether collectives of tensors there are enqueued, so that no call waits: by NCCL."""
         try:
             return "nccl" in self.group._get_backend(device).name().lower()
         except RuntimeError:
