@@ -129,7 +129,9 @@ if command -v cmake >/dev/null; then
 fi
 
 # The pages that the headers point to, and the licence.
-for page in VERSIONING.md GLOSSARY.md CONTROL.md LICENSE; do
+mapfile -t pages < <(find "$stage" -path '*/include/deepreduce/*.h*' -exec grep -ohE '[A-Z_]+\.md' {} + | sort -u)
+((${#pages[@]} > 3)) || fail 'the installed headers name no pages'
+for page in "${pages[@]}" LICENSE; do
   [[ -s $(find "$stage" -path "*/share/doc/deepreduce/$page") ]] || fail "share/doc/deepreduce/$page was not installed"
 done
 
