@@ -492,7 +492,7 @@ def test_compare_takes_one_plan_and_several_gradients():
     ({"a\0b": numpy.ones(3, "f4")}, "it cannot be that of a member"),
     ({"\ud800": numpy.ones(3, "f4")}, "it cannot be that of a member"),
     ({"x" * 70_000: numpy.ones(3, "f4")}, "it cannot be that of a member"),
-    ({"w": numpy.array([None])}, "'w' is of object, which are not numbers"),
+    ({"w": numpy.array([None])}, "'w' is of object, which is not a type of numbers"),
 ], ids=lambda given: str(given)[:30].encode("ascii", "backslashreplace").decode())  # fmt: skip
 def test_what_compare_does_not_take_is_said(inputs, sentence):
     with pytest.raises(deepreduce.ArgumentError, match=sentence):

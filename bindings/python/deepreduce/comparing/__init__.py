@@ -279,7 +279,7 @@ def _plain(array: object, what: str) -> Array:
         return array_of(array)
     plain = numpy.asarray(_memory.as_array(array, what), order="C")
     if plain.dtype.hasobject:
-        raise ArgumentError(f"{what} is of {plain.dtype}, which are not numbers")
+        raise ArgumentError(f"{what} is of {plain.dtype}, which is not a type of numbers")
     return plain.view("V2") if plain.dtype.name == "bfloat16" else plain
 
 
