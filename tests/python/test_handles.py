@@ -161,7 +161,7 @@ def test_every_error_is_pickled_and_copied():
         kinds += kind.__subclasses__()
     assert _syntax.LanguageError in found
     for kind in found:
-        error = kind("why", _syntax.Place(2, 3), "instead").told("mine.drc", "a\nb") if kind is _syntax.LanguageError else kind("why")
+        error = kind("why", _syntax.Place(2, 3), "instead").located("mine.drc", "a\nb") if kind is _syntax.LanguageError else kind("why")
         error.where = 3
         for again in (pickle.loads(pickle.dumps(error)), copy.deepcopy(error)):
             assert type(again) is kind and str(again) == str(error) and vars(again) == vars(error)

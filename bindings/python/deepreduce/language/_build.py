@@ -59,7 +59,7 @@ def program_of(text: str, name: str = "codec") -> Program:
     try:
         return _check.check(_syntax.parse(text))
     except _syntax.LanguageError as e:
-        raise e.told(name, text) from None
+        raise e.located(name, text) from None
 
 
 def source_of(text: str, name: str = "codec", identity: Optional[str] = None, kernels: bool = False) -> str:
@@ -68,7 +68,7 @@ def source_of(text: str, name: str = "codec", identity: Optional[str] = None, ke
     try:
         return _source.write(program, pathlib.Path(name).name, identity or f"deepreduce.language.{program.name}", kernels)
     except _syntax.LanguageError as e:
-        raise e.told(name, text) from None
+        raise e.located(name, text) from None
 
 
 def build(path: PathLike, output: Optional[PathLike] = None, keep: Optional[PathLike] = None, kernels: bool = False) -> pathlib.Path:

@@ -11,7 +11,7 @@ from typing import Callable, Dict, List, Tuple
 from . import _syntax
 from ._program import Datum, E, Field, Local, Param, Program, Require
 from ._syntax import LanguageError, Node, Place
-from ._ranges import EACH, KEPT, LARGEST_F32, MOST_VALUES, ONE, Int, Real, Type, by, most_whole, product, rounded, smallest
+from ._ranges import ALL, LARGEST_F32, MAX_VALUES, ONE, SELECTED, Int, Real, Type, by, most_whole, product, rounded, smallest
 from ._words import walk
 
 REDUCES = ("sum", "largest", "smallest", "count")
@@ -20,8 +20,8 @@ FUNCTIONS = (
     "to_type", "positions", "keep", "spread", "kth_largest",
 )  # fmt: skip
 RESERVED = {"n", "type_max", *FUNCTIONS}
-MOST_PARAMS = 8  # DR_FIELDS_MAX
-MOST_BITS = 2**20  # of a power of numbers in the text
+MAX_PARAMS = 8  # DR_FIELDS_MAX
+MAX_BITS = 2**20  # of a power of numbers in the text
 
 
 def fail(reason: str, place: Place, instead: str = "") -> LanguageError:
@@ -65,11 +65,11 @@ def is_free(e: E) -> bool:
     return e.op == "const" and (is_int(e) or e.type.bits == 0)  # type: ignore[union-attr]
 
 
-def told(shape: str) -> str:
+def shape_text(shape: str) -> str:
     """A shape in words."""
     if shape == ONE:
         return "one number"
-    return {EACH: "one for each value", KEPT: "one for each value that is kept"}.get(shape, f"one for each {shape[3:]} values")
+    return {ALL: "one for each value", SELECTED: "one for each value that is kept"}.get(shape, f"one for each {shape[3:]} values")
 
 
 class _Checker:
@@ -130,8 +130,8 @@ class _Checker:
                 made = Param(p.name, p.kind, p.wire, cast(low), cast(high), cast(fallback), [], p.summary)
             self.program.params.append(made)
             self.scope[p.name] = ("param", made)
-        if len(self.program.wires) > MOST_PARAMS:
-            raise fail(f"more than {MOST_PARAMS} wire fields", self.text.params[-1].place)
+        if len(self.program.wires) > MAX_PARAMS:
+            raise fail(f"more than {MAX_PARAMS} wire fields", self.text.params[-1].place)
         # (Wire fields are the first parameters: fields_are_params.)
         self.program.params.sort(key=lambda p: not p.wire)
 
@@ -155,13 +155,13 @@ class _Checker:
             shape = ONE
             counted = self.program.counted
             if f.shape == "n":
-                shape = self.partition(f.by, f.place) if f.by else EACH
+                shape = self.partition(f.by, f.place) if f.by else ALL
             elif f.shape is not None:
                 if counted is not None and f.shape == counted.name and f.by:
                     raise fail("values that are kept have no runs", f.place, f"write: [{f.shape}]")
                 if counted is None or f.shape != counted.name:
                     raise fail(f"`[{f.shape}]` is not a length", f.place, "lengths: [n], [n by NAME], or [m] after a field `m: count`")
-                shape = KEPT
+                shape = SELECTED
             made = Field(f.name, f.place, f.kind, shape, Int(0, 0), f.ranged, base=f.base, pad=f.pad)
             low = self.number(f.low, f.kind != "f32") if f.low else None
             high = self.number(f.high, f.kind != "f32") if f.high else None
@@ -187,7 +187,7 @@ class _Checker:
             elif f.kind == "base":
                 if not 3 <= f.base <= 15 or f.base in (4, 8) or not 0 <= f.pad < f.base:
                     raise fail("a base is 3 to 15, and its padding a digit of it", f.place, "for a power of two: u1, u2, u4, u8")
-                if shape != EACH or f.ranged:
+                if shape != ALL or f.ranged:
                     raise fail("digits are of all values", f.place, f"write: {f.name}: base {f.base} pad {f.pad} [n]")
                 made.type = Int(0, f.base - 1)
             elif f.kind == "count":
@@ -195,7 +195,7 @@ class _Checker:
                     raise fail("one `count`, without a length", f.place)
                 made.type = Int(0, 2**32 - 1)
             else:
-                if shape != KEPT or f.ranged:
+                if shape != SELECTED or f.ranged:
                     raise fail("positions are of the values that are kept", f.place, "write: m: count, then: " + f.name + ": position[m]")
                 if any(g.kind == "position" for g in self.program.fields):
                     raise fail("a second field of positions", f.place)
@@ -204,7 +204,7 @@ class _Checker:
             self.scope[f.name] = ("field", made)
         if self.program.counted and not any(f.kind == "position" for f in self.program.fields):
             raise fail("a count, but no positions", self.text.payload[0].place, "write: at: position[m]")
-        if len([f for f in self.program.fields if f.shape == KEPT and f.kind == "base"]) > 0:
+        if len([f for f in self.program.fields if f.shape == SELECTED and f.kind == "base"]) > 0:
             raise fail("digits of values that are kept", self.text.payload[0].place)
 
     # ---- Statements --------------------------------------------------------------------------------
@@ -255,7 +255,7 @@ class _Checker:
         if f.kind == "position" and e.op != "positions":
             raise fail(f"`{f.name}` holds positions", place, f"write: {f.name} = positions(chosen)")
         if not self.fits(e.shape, f.shape):
-            raise fail(f"`{f.name}` is {told(f.shape)}, but this is {told(e.shape)}", place, self.advice(f.name, e.shape, f.shape))
+            raise fail(f"`{f.name}` is {shape_text(f.shape)}, but this is {shape_text(e.shape)}", place, self.advice(f.name, e.shape, f.shape))
         if isinstance(e.type, Int) and isinstance(f.type, Int) and f.kind != "position":
             if e.type.low > f.type.high or e.type.high < f.type.low:
                 raise fail(f"`{f.name}` holds {f.limits}, this is {e.type.low} to {e.type.high}", place)
@@ -263,18 +263,18 @@ class _Checker:
 
     @staticmethod
     def fits(shape: str, into: str) -> bool:
-        return shape in (ONE, into) or (into == EACH and shape.startswith("by:"))
+        return shape in (ONE, into) or (into == ALL and shape.startswith("by:"))
 
     @staticmethod
     def advice(name: str, shape: str, into: str) -> str:
-        if into == KEPT:
+        if into == SELECTED:
             return "write: keep(…, chosen)"
         if into != ONE:
             return "make them: sum(… by NAME)"
         one = "make one number of many: sum(…), largest(…), count(…)"
-        if shape == KEPT:
+        if shape == SELECTED:
             return one
-        return f"in payload: {name}: … [n{' by ' + shape[3:] if shape != EACH else ''}]; or {one}"
+        return f"in payload: {name}: … [n{' by ' + shape[3:] if shape != ALL else ''}]; or {one}"
 
     def require(self, s: _syntax.Statement) -> Require:
         e = self.expr(s.expr)
@@ -294,7 +294,7 @@ class _Checker:
                 program.decode_requires.append(self.require(s))
             elif s.kind == "give":
                 e = self.expr(s.expr)
-                if e.shape == KEPT:
+                if e.shape == SELECTED:
                     raise fail("decode returns one number for each value, these are those that are kept", s.place, "write: return spread(…, at)")
                 if program.scattered and e.op != "spread":
                     raise fail("`spread` is all that is returned: nothing is added to it", s.place, "compute before: return spread(…, at)")
@@ -339,7 +339,7 @@ class _Checker:
     def named(self, node: Node) -> E:
         word, place = node.word, node.place
         if word == "n":
-            return E("count_n", [], Int(1, MOST_VALUES), ONE, place)
+            return E("count_n", [], Int(1, MAX_VALUES), ONE, place)
         if word == "type_max":
             if not self.side:
                 raise fail("`type_max` depends on the tensor's type, what is declared does not", place)
@@ -365,7 +365,7 @@ class _Checker:
             t: Type = Real(64, x.low, x.high) if x.kind == "real" else Int(x.low, x.high)
             return E("param", [], t, ONE, place, x)
         if kind == "value":
-            return E("value", [], Real(32, -LARGEST_F32, LARGEST_F32), EACH, place)
+            return E("value", [], Real(32, -LARGEST_F32, LARGEST_F32), ALL, place)
         if kind == "field":
             if x.kind == "count" and self.side == "encode":
                 raise fail(f"encode does not know `{word}`, which the compiler counts", place, "write: count(chosen)")
@@ -385,12 +385,12 @@ class _Checker:
         shapes = {a.shape for a in args} - {ONE}
         if not shapes:
             return ONE
-        if KEPT in shapes:
+        if SELECTED in shapes:
             if len(shapes) > 1:
                 instead = "write: keep(…, chosen)" if self.side == "encode" else "send it with them, in a field of [m]: keep(…, chosen) in encode"
                 raise fail("values that are kept, with others of another number", place, instead)
-            return KEPT
-        return shapes.pop() if len(shapes) == 1 else EACH
+            return SELECTED
+        return shapes.pop() if len(shapes) == 1 else ALL
 
     def to_real(self, e: E, bits: int) -> E:
         """The same number as a real one of 32 or 64 bits; of those in the text rounded."""
@@ -514,7 +514,7 @@ class _Checker:
             raise fail("an exponent is a number in the text: 2, 3 or 4", node.place, "a power of two that is computed: power2(…)")
         if a.op == "const":
             number = Fraction(a.data)
-            if b.data * max(number.numerator.bit_length(), number.denominator.bit_length()) > MOST_BITS:
+            if b.data * max(number.numerator.bit_length(), number.denominator.bit_length()) > MAX_BITS:
                 raise fail("a power that has more than 2^20 bits", node.place)
             return self.of_type(a.type, _const(number ** int(b.data), node.place, is_int(a)))
         if b.data < 1:
@@ -560,7 +560,7 @@ class _Checker:
             instead = f"of many numbers: {'largest' if word == 'max' else 'smallest'}(…)" if word in ("min", "max") and count == 1 else ""
             raise fail(f"`{word}` takes {takes or 'no'} argument{'s' * (takes != 1)}, not {count}", place, instead)
         if word in ("positions", "keep", "spread"):
-            return self.kept(node)
+            return self.selection(node)
         args = [self.expr(a) for a in node.args]
         if word in REDUCES:
             return self.reduce(node, args[0])
@@ -575,7 +575,7 @@ class _Checker:
         a = args[0]
         t = a.type
         if word in ("min", "max"):
-            return self.least(word, args, shape, place)
+            return self.min_max(word, args, shape, place)
         if word == "abs":
             if isinstance(t, Int):
                 low = 0 if t.low <= 0 <= t.high else min(abs(t.low), abs(t.high))
@@ -583,8 +583,8 @@ class _Checker:
             a = self.reals([a])[0]
             assert isinstance(a.type, Real)
             t = a.type
-            least = 0.0 if t.low <= 0 <= t.high else min(abs(t.low), abs(t.high))
-            return E("abs", [a], Real(t.bits, least, max(abs(t.low), abs(t.high)), t.nan), shape, place)
+            minimum = 0.0 if t.low <= 0 <= t.high else min(abs(t.low), abs(t.high))
+            return E("abs", [a], Real(t.bits, minimum, max(abs(t.low), abs(t.high)), t.nan), shape, place)
         if word == "bits":
             if not isinstance(t, Real) or t.bits != 32:
                 raise fail("`bits` is for an f32", place, "write: bits(f32(…))")
@@ -618,10 +618,10 @@ class _Checker:
             nan = t.nan or t.low < 0
             return E("sqrt", [a], rounded(t.bits, math.sqrt(max(t.low, 0.0)), math.sqrt(t.high), nan), shape, place)
         if word == "to_type":
-            limit, least = LARGEST_F32, 2.0**-24  # of f16 above 0
-            bottom, top = (t.low * 1.01 - least if t.low < 0 else 0.0), max(t.high * 1.01, 0.0) + least
+            limit, smallest_half = LARGEST_F32, 2.0**-24  # of f16 above 0
+            bottom, top = (t.low * 1.01 - smallest_half if t.low < 0 else 0.0), max(t.high * 1.01, 0.0) + smallest_half
             return E("to_type", [a], Real(32, max(bottom, -limit), min(top, limit), t.nan), shape, place)
-        # floor, round: what is beyond i32 is its end; what is no number its lower end.
+        # floor, round: what is beyond i32 is its end; what is not a number its lower end.
         ends = [-(2**31), most_whole(t.bits)]
         if t.low > ends[0]:
             ends[0] = min(math.floor(t.low) if word == "floor" else round(t.low), ends[1])
@@ -629,14 +629,14 @@ class _Checker:
             ends[1] = max(math.floor(t.high) if word == "floor" else round(t.high), ends[0])
         return E(word, [a], Int(ends[0], ends[1]), shape, place)
 
-    def least(self, word: str, args: List[E], shape: str, place: Place) -> E:
+    def min_max(self, word: str, args: List[E], shape: str, place: Place) -> E:
         pick = min if word == "min" else max
         a, b = args
         if isinstance(a.type, Int) and isinstance(b.type, Int):
             return E(word, args, Int(pick(a.type.low, b.type.low), pick(a.type.high, b.type.high)), shape, place)
         a, b = self.reals(args)
         assert isinstance(a.type, Real) and isinstance(b.type, Real)
-        # `a < b ? a : b`: b where one is no number. So a range of a is not safe where b may be none.
+        # `a < b ? a : b`: b where one is not a number. So a range of a is not safe where b may be none.
         t = Real(a.type.bits, pick(a.type.low, b.type.low), pick(a.type.high, b.type.high), b.type.nan)
         if a.type.nan:
             t = Real(t.bits, min(t.low, b.type.low), max(t.high, b.type.high), t.nan)
@@ -644,33 +644,33 @@ class _Checker:
 
     def reduce(self, node: Node, a: E) -> E:
         word, place = node.word, node.place
-        if a.shape == KEPT:
+        if a.shape == SELECTED:
             raise fail(f"`{word}` of values that are kept", place, "reduce before they are kept: sum(if chosen then … else 0)")
-        if a.shape != EACH:
-            raise fail(f"`{word}` of {told(a.shape)}", place, f"`{word}` makes one number of those of all values")
+        if a.shape != ALL:
+            raise fail(f"`{word}` of {shape_text(a.shape)}", place, f"`{word}` makes one number of those of all values")
         if self.side != "encode":
             raise fail(f"`{word}` in decode", place, "what decode needs is sent: compute it in encode, and make it a field")
         shape = self.partition(node.by, place) if node.by else ONE
         for part in walk([a]):
             if part.shape.startswith("by:") and node.by and part.shape != shape:
-                raise fail(f"`by {node.by}` of numbers that are {told(part.shape)}", place)
-        most = self.program.param(node.by).high if node.by else MOST_VALUES
+                raise fail(f"`by {node.by}` of numbers that are {shape_text(part.shape)}", place)
+        limit = self.program.param(node.by).high if node.by else MAX_VALUES
         if word == "count":
             if not is_int(a):
                 raise fail("`count` takes a condition", place, "write: count(v < 0)")
-            return E("reduce", [E("!=", [a, _const(Fraction(0), place, True)], Int(0, 1, True), a.shape, place)], Int(0, most), shape, place, "sum")
+            return E("reduce", [E("!=", [a, _const(Fraction(0), place, True)], Int(0, 1, True), a.shape, place)], Int(0, limit), shape, place, "sum")
         if word == "sum":
             if isinstance(a.type, Int):
-                return E("reduce", [a], Int(min(a.type.low * most, 0), max(a.type.high * most, 0)), shape, place, "sum")
+                return E("reduce", [a], Int(min(a.type.low * limit, 0), max(a.type.high * limit, 0)), shape, place, "sum")
             a = self.to_real(a, 64)
             assert isinstance(a.type, Real)
-            low, high = product(a.type.low, most), product(a.type.high, most)
+            low, high = product(a.type.low, limit), product(a.type.high, limit)
             low, high = (low if low < 0 else 0.0), (high if high > 0 else 0.0)
             return E("reduce", [a], rounded(64, low, high, a.type.nan or not a.type.finite or math.isinf(high - low)), shape, place, "sum")
         if not isinstance(a.type, Int):
             a = self.reals([a])[0]
         t = a.type
-        if isinstance(t, Real) and t.nan:  # What is no number is the last of all.
+        if isinstance(t, Real) and t.nan:  # What is not a number is the last of all.
             t = Real(t.bits, -math.inf, t.high) if word == "largest" else Real(t.bits, t.low, math.inf)
         return E("reduce", [a], t, shape, place, word)
 
@@ -682,16 +682,16 @@ class _Checker:
             raise fail("more than 16 random numbers a value", node.place)
         self.program.randoms += 1
         if node.word == "random":
-            return E("random", [], Real(64, 0.0, 1 - 2.0**-24), EACH, node.place, which)
+            return E("random", [], Real(64, 0.0, 1 - 2.0**-24), ALL, node.place, which)
         width = args[0]
         if width.op != "const" or not is_int(width) or not 1 <= width.data <= 32:
             raise fail("`random_bits` takes a number of bits, 1 to 32", node.place)
-        return E("random_bits", [], Int(0, 2 ** int(width.data) - 1), EACH, node.place, (which, int(width.data)))
+        return E("random_bits", [], Int(0, 2 ** int(width.data) - 1), ALL, node.place, (which, int(width.data)))
 
     def kth(self, node: Node, a: E, k: E) -> E:
         if self.side != "encode":
             raise fail("`kth_largest` in decode", node.place)
-        if a.shape != EACH or k.shape != ONE or not is_int(k):
+        if a.shape != ALL or k.shape != ONE or not is_int(k):
             raise fail("`kth_largest` takes numbers of all values and one whole number", node.place, "write: kth_largest(abs(v), k)")
         a = self.reals([a])[0]
         assert isinstance(a.type, Real)
@@ -702,7 +702,7 @@ class _Checker:
     def known(self, word: str) -> Tuple[str, Datum]:
         return self.scope.get(word, ("", None))  # type: ignore[no-any-return]
 
-    def kept(self, node: Node) -> E:
+    def selection(self, node: Node) -> E:
         word, place = node.word, node.place
         if word == "spread":
             at = node.args[1]
@@ -711,7 +711,7 @@ class _Checker:
                 raise fail("`spread` takes values that were kept, and the field of their positions", place, "write: spread(…, at)")
             f.used = True
             a = self.expr(node.args[0])
-            if a.shape not in (KEPT, ONE):
+            if a.shape not in (SELECTED, ONE):
                 raise fail("`spread` is for values that were kept", place)
             a = self.to_real(a, 64) if is_int(a) else self.reals([a])[0]
             if self.program.scattered:
@@ -719,12 +719,12 @@ class _Checker:
             self.program.scattered = True
             assert isinstance(a.type, Real)
             t = Real(a.type.bits, min(a.type.low, 0.0), max(a.type.high, 0.0), a.type.nan)
-            return E("spread", [a], t, EACH, place, f)
+            return E("spread", [a], t, ALL, place, f)
         if self.side != "encode":
             raise fail(f"`{word}` in decode", place, "what is kept is chosen in encode: a field of [m] sends what decode needs of it")
         chosen = node.args[-1]
         kind, local = self.known(chosen.word) if chosen.kind == "name" else self.known("")
-        if kind != "local" or not is_int(local.expr) or local.expr.shape != EACH:
+        if kind != "local" or not is_int(local.expr) or local.expr.shape != ALL:
             call = "positions(chosen)" if word == "positions" else "keep(…, chosen)"
             raise fail(f"`{word}` takes the name of a condition on all values", place, f"write: chosen = abs(v) > …, then {call}")
         if self.program.mask not in (None, local):
@@ -734,11 +734,11 @@ class _Checker:
         local.used = True
         self.program.mask = local
         if word == "positions":
-            return E("positions", [], Int(0, 2**32 - 1), KEPT, place)
+            return E("positions", [], Int(0, 2**32 - 1), SELECTED, place)
         a = self.expr(node.args[0])
-        if a.shape == KEPT:
+        if a.shape == SELECTED:
             raise fail("values that are kept already", place)
-        return E("keep", [a], a.type, KEPT, place)
+        return E("keep", [a], a.type, SELECTED, place)
 
 
 def _same(a: E, b: Datum) -> bool:

@@ -6,7 +6,7 @@ from typing import Callable, List, Optional, Tuple
 
 from ._loops import Loops, block_of, c_text, float_limit
 from ._program import E, Field, Program, Require
-from ._ranges import EACH, KEPT, ONE, Int, Real
+from ._ranges import ALL, ONE, SELECTED, Int, Real
 from ._words import locals_in, partitions_in, same, through, walk
 
 
@@ -42,20 +42,20 @@ class Decode(Loops):
         for r in p.decode_requires:
             if r.expr.shape == ONE:
                 out(f'if (!{self.words.condition(r.expr)}) return {{{c_text(f"{p.name}: {r.message}")}, 0, 0}};')
-        kept = result.op == "spread"
+        spread = result.op == "spread"
         requires = [r for r in p.decode_requires if r.expr.shape != ONE]
-        if kept:
+        if spread:
             position = result.data
             out("std::memset(values, 0, n * sizeof(typename T::bits));")
-            self.loop([r for r in requires if r.expr.shape == KEPT], result.args[0], "kept", position)
-            requires = [r for r in requires if r.expr.shape != KEPT]
+            self.loop([r for r in requires if r.expr.shape == SELECTED], result.args[0], "kept", position)
+            requires = [r for r in requires if r.expr.shape != SELECTED]
             if requires:
                 self.loop(requires, None, "n", None)
         else:
-            kept_requires = [r for r in requires if r.expr.shape == KEPT]
-            if kept_requires:
-                self.loop(kept_requires, None, "kept", None)
-            requires = [r for r in requires if r.expr.shape != KEPT]
+            selected_requires = [r for r in requires if r.expr.shape == SELECTED]
+            if selected_requires:
+                self.loop(selected_requires, None, "kept", None)
+            requires = [r for r in requires if r.expr.shape != SELECTED]
             if requires or not self.by_table(result):
                 self.loop(requires, result, "n", None)
         out("return {};")
@@ -75,7 +75,7 @@ class Decode(Loops):
             out("return bad;")
             out("}")
             return
-        count = {ONE: "1", EACH: "n", KEPT: "kept"}.get(f.shape) or f"ceil_div(n, static_cast<uint64_t>({f.shape[3:]}_))"
+        count = {ONE: "1", ALL: "n", SELECTED: "kept"}.get(f.shape) or f"ceil_div(n, static_cast<uint64_t>({f.shape[3:]}_))"
         if f.kind == "u":
             out(f"if (!padding_is_zero({at}, {count} * l.{f.name}_bits))")
             out(f"  return {{{text('is padded with ones')}, l.{f.name}_at, 0}};")
@@ -179,7 +179,7 @@ class Decode(Loops):
             out("if (step.rounds) {")
             out(f"for (uint64_t i = {'at; i < to' if parts else 'first; i < last'}; ++i) {{")
             self.bytes, self.words.quotients = True, {id(quotient): f"lang::over({self.words.whole(level, 'int32_t')}, step)"}
-            self.each(roots)
+            self.of_value(roots)
             body()
             self.bytes, self.words.quotients = False, {}
             out("}")
@@ -229,12 +229,12 @@ class Decode(Loops):
         """A quotient f64(number) * level / levels that is returned, and its parts: of a number that many values share, a level
         that is required to be at most the levels, and these (drc_runtime.hpp: step)."""
         for e in walk([result]):
-            if e.op != "/" or e.shape != EACH or through(e.args[0]).op != "*" or not self.only_narrow(result, e):
+            if e.op != "/" or e.shape != ALL or through(e.args[0]).op != "*" or not self.only_narrow(result, e):
                 continue
             product, levels = through(e.args[0]), through(e.args[1])
             for number, level in (product.args, reversed(product.args)):
                 a, k = through(number), through(level)
-                if not all(x.op == "to_f64" for x in (a, k, levels)) or a.shape == EACH or levels.shape != ONE:
+                if not all(x.op == "to_f64" for x in (a, k, levels)) or a.shape == ALL or levels.shape != ONE:
                     continue
                 a, k, d = a.args[0], k.args[0], levels.args[0]
                 if not isinstance(a.type, Real) or not a.type.finite or a.type.low < 0 or not isinstance(k.type, Int) or not isinstance(d.type, Int):
@@ -303,7 +303,7 @@ class Decode(Loops):
     def by_table(self, result: E) -> bool:
         """Decodes values of few kinds: each is computed once."""
         out, fields = self.out, self.fields_of([result])
-        if len(fields) != 1 or partitions_in([result]) or result.shape != EACH:
+        if len(fields) != 1 or partitions_in([result]) or result.shape != ALL:
             return False
         f = fields[0]
         if not (f.kind == "base" and f.base == 3 or f.kind == "u" and f.fixed_width == 1):
@@ -312,7 +312,7 @@ class Decode(Loops):
         out("{")
         out(f"typename T::bits kinds[{kinds}];")
         out(f"for (int32_t {f.name}_ = 0; {f.name}_ < {kinds}; ++{f.name}_) {{")
-        for local in locals_in([result], EACH):
+        for local in locals_in([result], ALL):
             out(f"const {local.expr.type.c} {local.name}_ = {self.words(local.expr)};")
         t = result.type
         x = self.words(result) if isinstance(t, Real) else self.words.whole(result, t.c if not t.truth else "int32_t")
@@ -327,7 +327,7 @@ class Decode(Loops):
     def fields_of(self, roots: List[E]) -> List[Field]:
         found: List[Field] = []
         for e in walk(roots):
-            if e.op == "sent" and e.shape in (EACH, KEPT) and e.data not in found:
+            if e.op == "sent" and e.shape in (ALL, SELECTED) and e.data not in found:
                 found.append(e.data)
         return found
 
@@ -342,7 +342,7 @@ class Decode(Loops):
                 out(f"const auto {f.name}_ = static_cast<{f.type.c}>(load<uint{8 * size}_t>({at} + {size} * i));")
             else:
                 out(f"const auto {f.name}_ = static_cast<{f.type.c}>({f.name}_codes[i - first]);")
-        for local in locals_in(roots, KEPT):
+        for local in locals_in(roots, SELECTED):
             out(f"const {local.expr.type.c} {local.name}_ = {self.words(local.expr)};")
 
     def enter(self, part: str, roots: List[E]) -> None:

@@ -7,7 +7,7 @@ from typing import Callable, Dict, List, Optional
 
 from ._loops import SUM_TILE, Loops, block_of, c_text, float_limit
 from ._program import E, Field, Program, Require
-from ._ranges import EACH, KEPT, ONE, Int, Real
+from ._ranges import ALL, ONE, SELECTED, Int, Real
 from ._words import cast, literal, locals_in, partitions_in, reduces_in, same, through
 
 
@@ -182,7 +182,7 @@ class Encode(Loops):
             for k in range(4):
                 out("{")
                 out(f"const uint64_t i = first + j{f' + {k} * left' if k else ''};")
-                self.each(roots)
+                self.of_value(roots)
                 body(k)
                 out("}")
             for r in sums:
@@ -260,8 +260,8 @@ class Encode(Loops):
             self.enter(part, roots, inside=True)
         if parts:
             self.divisors(roots)
-        self.each(roots)
-        for local in locals_in(roots, KEPT):
+        self.of_value(roots)
+        for local in locals_in(roots, SELECTED):
             out(f"const {local.expr.type.c} {local.name}_ = {self.words(local.expr)};")
         body()
         out("}")
@@ -397,8 +397,8 @@ class Encode(Loops):
                 self.put_one(f, self.local(f), "")
         if counted:
             out(f"store<uint32_t>(a.out + l.{counted.name}_at, static_cast<uint32_t>(listed));")
-        of_kept = [r for r in p.encode_requires if r.expr.shape == KEPT]
-        self.write_all([r for r in p.encode_requires if r.expr.shape not in (ONE, KEPT)])
+        of_kept = [r for r in p.encode_requires if r.expr.shape == SELECTED]
+        self.write_all([r for r in p.encode_requires if r.expr.shape not in (ONE, SELECTED)])
         if counted:
             self.write_kept(of_kept)
 
@@ -473,7 +473,7 @@ class Encode(Loops):
     def write_all(self, requires: List[Require]) -> None:
         """What there is of every value, and of runs."""
         p, out = self.program, self.out
-        fields = [f for f in p.fields if f.shape == EACH]
+        fields = [f for f in p.fields if f.shape == ALL]
         runs = [f for f in p.fields if f.shape.startswith("by:")]
         roots = [self.local(f) for f in fields] + [r.expr for r in requires]
         parts = sorted(set(partitions_in(roots)) | {f.shape for f in runs})
@@ -509,7 +509,7 @@ class Encode(Loops):
         """The positions of values that are kept: among those that reach the k-th largest, if the others cannot be."""
         p, out = self.program, self.out
         assert p.mask
-        mask = E("local", [], p.mask.expr.type, EACH, p.mask.place, p.mask)
+        mask = E("local", [], p.mask.expr.type, ALL, p.mask.place, p.mask)
         if self.candidates and reaches(mask, self.candidates):
             out("{")
             out("uint64_t kept = 0;")
@@ -526,7 +526,7 @@ class Encode(Loops):
 
     def write_kept(self, requires: List[Require]) -> None:
         out = self.out
-        fields = [f for f in self.program.fields if f.shape == KEPT]
+        fields = [f for f in self.program.fields if f.shape == SELECTED]
         roots = [self.local(f) for f in fields] + [r.expr for r in requires]
         out("{")
         bad = self.limits_of(fields)
@@ -550,5 +550,5 @@ def reaches(mask: E, kth: E) -> bool:
         return any(reaches(x, kth) for x in mask.args)
     if mask.op not in (">=", ">", "<=", "<"):
         return False
-    key, least = mask.args if mask.op[0] == ">" else reversed(mask.args)
-    return same(least, kth) and same(key, kth.args[0])
+    key, bound = mask.args if mask.op[0] == ">" else reversed(mask.args)
+    return same(bound, kth) and same(key, kth.args[0])

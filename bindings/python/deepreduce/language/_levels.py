@@ -19,16 +19,16 @@ def compare(path: str, name: str, env: Dict[str, str]) -> int:
     """Prints how many frames are the same under all levels, or the first that is not. Returns the exit status."""
     command = [sys.executable, "-m", __name__, path, name]
     running = [subprocess.Popen(command, env={**env, "DEEPREDUCE_CPU": level}, stdout=subprocess.PIPE, text=True) for level in LEVELS]
-    told = [each.communicate()[0].splitlines() for each in running]
-    for level, each, lines in zip(LEVELS, running, told):
-        if each.returncode:
-            print(f"  FAILED instructions: {level}: {lines[-1] if lines else f'exit status {each.returncode}'}")
+    outputs = [process.communicate()[0].splitlines() for process in running]
+    for level, process, lines in zip(LEVELS, running, outputs):
+        if process.returncode:
+            print(f"  FAILED instructions: {level}: {lines[-1] if lines else f'exit status {process.returncode}'}")
             return 1
-        for line, first in zip(lines, told[0]):
+        for line, first in zip(lines, outputs[0]):
             if line != first:
                 print(f"  FAILED instructions: {line.rsplit(': ', 1)[0]}: under {level} other bytes than under {LEVELS[0]}")
                 return 1
-    same = sum(not line.endswith(": refused") for line in told[0])
+    same = sum(not line.endswith(": refused") for line in outputs[0])
     print(f"  {'instructions':<13} ok  {same:>8}  frames, and what they decode to, are the same under {', '.join(LEVELS)}", flush=True)
     return 0
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Callable, Dict, List, Optional
 
 from ._program import E, Program
-from ._ranges import EACH, Int, Real
+from ._ranges import ALL, Int, Real
 
 from ._words import Stages, Words, cast, locals_in, walk
 
@@ -34,7 +34,7 @@ def float_limit(x: float) -> str:
     return f"{x!r}f"
 
 
-def least(e: E) -> float:
+def lower_bound(e: E) -> float:
     """A bound below all magnitudes of a number other than 0; 0 if there is none known."""
     found: Dict[int, float] = {}
     for part in walk([e]):
@@ -56,13 +56,13 @@ def is_shared_divisor(e: E) -> bool:
     """Whether a quotient of f64 has a divisor of few bits that all values of a loop share: then a product with its inverse,
     corrected once, is the quotient, rounded (codecs/family/language/drc_runtime.hpp)."""
     a, b = e.args
-    if b.op != "to_f64" or b.shape == EACH or not isinstance(b.type, Real) or b.type.low < 0:
+    if b.op != "to_f64" or b.shape == ALL or not isinstance(b.type, Real) or b.type.low < 0:
         return False
     few = b.args[0].type
     if isinstance(few, Int) and few.high > 2**40:
         return False
     assert isinstance(a.type, Real)
-    return least(a) > 2.0**-600 and max(-a.type.low, a.type.high) < 2.0**600
+    return lower_bound(a) > 2.0**-600 and max(-a.type.low, a.type.high) < 2.0**600
 
 
 class CpuWords(Words):
@@ -144,7 +144,7 @@ class Loops:
         if fold is not None:
             fold()
         out(f"for (uint64_t i = {'at; i < to' if parts else 'first; i < last'}; ++i) {{")
-        self.each(roots)
+        self.of_value(roots)
         body()
         out("}")
         if fold is not None:
@@ -157,16 +157,16 @@ class Loops:
     def divisors(self, roots: List[E]) -> None:
         """What all values of a loop are divided by: its inverse is computed once."""
         for e in walk(roots):
-            if e.op == "/" and e.shape == EACH and is_shared_divisor(e):
+            if e.op == "/" and e.shape == ALL and is_shared_divisor(e):
                 name = self.words.divisors.setdefault(id(e), f"divisor_{len(self.words.divisors)}")
                 self.out(f"const lang::divisor<wide> {name}({self.words(e.args[1])});")
 
-    def each(self, roots: List[E]) -> None:
+    def of_value(self, roots: List[E]) -> None:
         """The names of one value."""
         if any(e.op == "value" for e in walk(roots)):
             self.out("const float v = T::to_f32(values[i]);")
         self.sent(roots)
-        for local in locals_in(roots, EACH):
+        for local in locals_in(roots, ALL):
             e = local.expr
             self.out(f"const {e.type.c} {local.name}_ = {self.words(e)};")
 

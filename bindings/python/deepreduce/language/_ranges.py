@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from typing import Union
 
 LARGEST_F32, LARGEST_F64 = struct.unpack("<f", b"\xff\xff\x7f\x7f")[0], float.fromhex("0x1.fffffffffffffp1023")
-MOST_VALUES = 2**40  # of a tensor; `need` refuses more
+MAX_VALUES = 2**40  # of a tensor; `need` refuses more
 
-ONE, EACH, KEPT = "one", "n", "kept"  # and by:NAME, one for each run of NAME values
+ONE, ALL, SELECTED = "one", "n", "kept"  # one number; one for each value, for each selected one; and by:NAME, for each run of NAME values
 
 
 def by(name: str) -> str:
@@ -33,13 +33,13 @@ class Int:
 
 def smallest(low: int, high: int) -> str:
     """The C++ type that holds a range; "" if none does."""
-    for name, least, most in (
+    for name, lower, upper in (
         ("int32_t", -(2**31), 2**31 - 1),
         ("uint32_t", 0, 2**32 - 1),
         ("int64_t", -(2**63), 2**63 - 1),
         ("uint64_t", 0, 2**64 - 1),
     ):
-        if least <= low and high <= most:
+        if lower <= low and high <= upper:
             return name
     return ""
 
@@ -57,8 +57,8 @@ class Real:
 
     @property
     def finite(self) -> bool:
-        most = LARGEST_F32 if self.bits == 32 else LARGEST_F64
-        return not self.nan and -most <= self.low and self.high <= most
+        limit = LARGEST_F32 if self.bits == 32 else LARGEST_F64
+        return not self.nan and -limit <= self.low and self.high <= limit
 
 
 Type = Union[Int, Real]
@@ -67,16 +67,16 @@ Type = Union[Int, Real]
 def rounded(bits: int, low: float, high: float, nan: bool) -> Real:
     """The result of an operation that rounds: its range, a little wider, for a bound is rounded here, too."""
     little = 2.0**-20 if bits == 32 else 2.0**-48
-    least = 2.0**-140 if bits == 32 else 2.0**-1000
+    minimum = 2.0**-140 if bits == 32 else 2.0**-1000
     if math.isnan(low):
         low = -math.inf
     if math.isnan(high):
         high = math.inf
     # (0 stays 0: sums, products and quotients of numbers that are not below it are not, rounded or not.)
-    low = low - abs(low) * little - least if low else low
-    high = high + abs(high) * little + least if high else high
-    most = LARGEST_F32 if bits == 32 else LARGEST_F64
-    return Real(bits, -math.inf if low < -most else low, math.inf if high > most else high, nan)
+    low = low - abs(low) * little - minimum if low else low
+    high = high + abs(high) * little + minimum if high else high
+    limit = LARGEST_F32 if bits == 32 else LARGEST_F64
+    return Real(bits, -math.inf if low < -limit else low, math.inf if high > limit else high, nan)
 
 
 def most_whole(bits: int) -> int:

@@ -8,7 +8,7 @@ from ._decode import Decode
 from ._encode import Encode
 from ._loops import CpuWords, Lines, c_text
 from ._program import Param, Program
-from ._ranges import EACH, KEPT, ONE, Int
+from ._ranges import ALL, ONE, SELECTED, Int
 from ._tiles import Kernels
 
 RUNTIME, TILES = "codecs/family/language/drc_runtime.hpp", "codecs/family/language/drc_tiles.hpp"
@@ -58,7 +58,7 @@ def layout(program: Program) -> str:
         out(f"[[maybe_unused]] const auto {p.name}_ = a.{p.name}_;")
     out("uint64_t at = 0;")
     for f in program.fields:
-        count = {ONE: "1", EACH: "n", KEPT: "kept"}.get(f.shape) or f"ceil_div(n, static_cast<uint64_t>({f.shape[3:]}_))"
+        count = {ONE: "1", ALL: "n", SELECTED: "kept"}.get(f.shape) or f"ceil_div(n, static_cast<uint64_t>({f.shape[3:]}_))"
         out(f"{f.name}_at = at;")
         if f.kind in ("f32", "position", "count"):
             out(f"at += 4 * {count};" if count != "1" else "at += 4;")
@@ -78,7 +78,7 @@ def layout(program: Program) -> str:
 
 def operations(program: Program) -> str:
     p, out = program, Lines()
-    kept = ", n" if p.counted else ""
+    selected = ", n" if p.counted else ""
     out("wire_args wires_of([[maybe_unused]] const dr_params& p) {")
     out("wire_args a{};")
     for i, q in enumerate(p.wires):
@@ -89,7 +89,7 @@ def operations(program: Program) -> str:
     out("bool need(const dr_params& p, const dr_job& job, dr_need& need) {")
     out("if (!lang::fits(job)) return false;")
     out("const uint64_t n = job.count_max * job.width;")
-    out(f"need.payload = layout(wires_of(p), n{kept}).size;")
+    out(f"need.payload = layout(wires_of(p), n{selected}).size;")
     if p.lists:
         out(f"need.encode_scratch = {'8' if p.sorts else '4'} * n + 4 * lang::list_spare;")
     out("return true;")

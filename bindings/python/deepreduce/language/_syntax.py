@@ -13,7 +13,7 @@ from ..errors import ArgumentError, LibraryError
 Untyped = Any  # of lark, an optional dependency: its module, parser, tokens and trees
 
 # What one text may hold: a parser that recurses, and a compiler that follows it, end.
-MOST_CHARACTERS, MOST_NESTED = 100_000, 60
+MAX_CHARACTERS, MAX_NESTED = 100_000, 60
 
 
 class LanguageError(ArgumentError):
@@ -26,15 +26,15 @@ class LanguageError(ArgumentError):
     def __reduce__(self) -> Tuple[object, ...]:
         return type(self), (self.reason, self.place, self.instead), {**self.__dict__, "args": self.args}
 
-    def told(self, path: str, text: str) -> LanguageError:
+    def located(self, path: str, text: str) -> LanguageError:
         """The same, with the file's name and the line in the message."""
         lines = _lines(text)
         line = lines[self.place.line - 1] if 0 < self.place.line <= len(lines) else ""
         pointer = "".join("\t" if c == "\t" else " " for c in line[: self.place.column - 1]) + "^"
         message = f"{path}:{self.place.line}:{self.place.column}: {self.reason}\n  {line}\n  {pointer}"
-        told = LanguageError(self.reason, self.place, self.instead)
-        told.args = (message + (f"\n  {self.instead}" if self.instead else ""),)
-        return told
+        error = LanguageError(self.reason, self.place, self.instead)
+        error.args = (message + (f"\n  {self.instead}" if self.instead else ""),)
+        return error
 
 
 def _lines(text: str) -> List[str]:
@@ -144,8 +144,8 @@ class Lines:
                     yield held
                 held = None
             depth += (token.type in _OPEN) - (token.type in _CLOSE)
-            if depth > MOST_NESTED:
-                raise LanguageError(f"more than {MOST_NESTED} brackets inside one another", _place(token), "give parts a name: part = …")
+            if depth > MAX_NESTED:
+                raise LanguageError(f"more than {MAX_NESTED} brackets inside one another", _place(token), "give parts a name: part = …")
             depth = max(depth, 0)
             last = token.type
             yield token
@@ -176,8 +176,8 @@ def _parser() -> Untyped:
 def parse(text: str) -> Text:
     """The tree of a text. LanguageError."""
     lark = _lark()
-    if len(text) > MOST_CHARACTERS:
-        raise LanguageError(f"{len(text)} characters; a codec has at most {MOST_CHARACTERS}", Place(1, 1))
+    if len(text) > MAX_CHARACTERS:
+        raise LanguageError(f"{len(text)} characters; a codec has at most {MAX_CHARACTERS}", Place(1, 1))
     try:
         tree = _parser().parse(text if text.endswith("\n") else text + "\n")
     except lark.exceptions.UnexpectedToken as e:
@@ -337,7 +337,7 @@ class _Reader:
         return Statement("give", place, self.node(c[0]))
 
     def node(self, tree: Untyped, depth: int = 0) -> Node:
-        if depth > 3 * MOST_NESTED:
+        if depth > 3 * MAX_NESTED:
             raise LanguageError("an expression is too deep", Place(tree.meta.line, tree.meta.column), "give parts a name: part = …")
         c, kind = tree.children, str(tree.data)
         place = Place(tree.meta.line, tree.meta.column)

@@ -7,7 +7,7 @@ from typing import Dict, List, Optional, Tuple
 from ._encode import Encode
 from ._loops import Lines, block_of, float_limit
 from ._program import E, Field, Program
-from ._ranges import EACH, ONE, Int, Real
+from ._ranges import ALL, ONE, Int, Real
 from ._words import Stages, Words, cast, locals_in, partitions_in, walk
 
 
@@ -63,7 +63,7 @@ def reductions_of(program: Program) -> List[E]:
 
 def rule(program: Program) -> str:
     """The statements that set the rule of a payload's size."""
-    strings = [f for f in program.fields if f.shape == EACH and f.kind in ("u", "f32")]
+    strings = [f for f in program.fields if f.shape == ALL and f.kind in ("u", "f32")]
     digits = [f for f in program.fields if f.kind == "base"]
     runs = [f for f in program.fields if f.shape.startswith("by:")]
     whole = [f for f in strings if f.kind == "f32" or f.fixed_width % 8 == 0 and f.fixed_width]
@@ -208,7 +208,7 @@ class Kernels:
         for part in partitions_in(roots):
             out(f"[[maybe_unused]] const uint64_t {part[3:]}_run = i / static_cast<uint64_t>(k.{part[3:]}_);")
             self.of_run(part, roots)
-        for local in locals_in(roots, EACH):
+        for local in locals_in(roots, ALL):
             out(f"const {local.expr.type.c} {local.name}_ = {self.words(local.expr)};")
 
     def of_run(self, part: str, roots: List[E]) -> None:
@@ -368,7 +368,7 @@ class Kernels:
 
     def write(self) -> None:
         p, out = self.program, self.out
-        fields = [f for f in p.fields if f.shape == EACH]
+        fields = [f for f in p.fields if f.shape == ALL]
         packed = [f for f in fields if f.kind == "base" or f.kind == "u" and f.fixed_width not in (8, 16, 32)]
         requires = [r for r in p.encode_requires if r.expr.shape != ONE]
         self.begin("write", [f"uint32_t {f.name}_codes[{self.block}];" for f in packed])
@@ -508,7 +508,7 @@ class Kernels:
         out("if (!fits || n == 0) return;")
         out("if (begin == 0 && lane == 0) {")
         for f in p.fields:
-            count = {ONE: "1", EACH: "n"}.get(f.shape) or f"ceil_div(n, static_cast<uint64_t>(k.{f.shape[3:]}_))"
+            count = {ONE: "1", ALL: "n"}.get(f.shape) or f"ceil_div(n, static_cast<uint64_t>(k.{f.shape[3:]}_))"
             if f.kind == "u" and (not f.fixed_width or f.fixed_width % 8):
                 self.corrupt(f"{count} * l.{f.name}_bits % 8 && (in + l.{f.name}_at)[{count} * l.{f.name}_bits / 8] >> {count} * l.{f.name}_bits % 8", f"l.{f.name}_at")
             if f.kind == "base":
@@ -537,10 +537,10 @@ class Kernels:
                 if local.expr.shape == part:
                     out(f"[[maybe_unused]] const {local.expr.type.c} {local.name}_ = {self.words(local.expr)};")
         for f in p.fields:
-            if f.shape == EACH:
+            if f.shape == ALL:
                 self.load(f, "i")
         for local in p.decode:
-            if local.expr.shape == EACH:
+            if local.expr.shape == ALL:
                 out(f"[[maybe_unused]] const {local.expr.type.c} {local.name}_ = {self.words(local.expr)};")
         for r in p.decode_requires:
             if r.expr.shape != ONE:

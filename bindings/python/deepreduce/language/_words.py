@@ -8,7 +8,7 @@ from typing import Dict, List, Set
 
 from ._program import E, Local
 from ._syntax import LanguageError
-from ._ranges import EACH, KEPT, ONE, Int, Real, Type, most_whole, smallest
+from ._ranges import ALL, ONE, SELECTED, Int, Real, Type, most_whole, smallest
 
 
 def literal(t: Type, value: Fraction) -> str:
@@ -203,7 +203,7 @@ def reduces_in(roots: List[E], shape: str) -> List[E]:
 
 def partitions_in(roots: List[E]) -> List[str]:
     """The shapes `by:…` of what is read for these."""
-    return sorted({e.shape for e in walk(roots)} - {ONE, EACH, KEPT})
+    return sorted({e.shape for e in walk(roots)} - {ONE, ALL, SELECTED})
 
 
 def through(e: E) -> E:
@@ -226,6 +226,7 @@ class Stages:
 
     def __init__(self, shape: str) -> None:
         self.shape, self.known = shape, {}  # type: ignore[var-annotated]
+        self.saved: List[E] = []  # those in `known`: their ids are not given to other expressions
 
     def of(self, e: E) -> int:
         """The passes that have to be over before e is known: through all reductions of the shape."""
@@ -243,6 +244,5 @@ class Stages:
         for x in order:
             below = [self.known[id(a)] for a in ([x.data.expr] if x.op == "local" else x.args)]
             self.known[id(x)] = max(below, default=0) + (x.op in ("reduce", "kth") and x.shape == self.shape)
-            self.kept = getattr(self, "kept", [])
-            self.kept.append(x)  # ids stay theirs
+            self.saved.append(x)
         return int(self.known[id(e)])
