@@ -116,7 +116,7 @@ Lacking = typing.List[typing.Tuple[str, str]]  # in words, and Debian's package
 
 def lacking(ready: bool) -> Lacking:
     """What is missing here to build, or with `ready` to take what was built."""
-    missing = [each for each in (("meson", "meson"), ("objdump", "binutils")) if not shutil.which(each[0])]
+    missing = [program for program in (("meson", "meson"), ("objdump", "binutils")) if not shutil.which(program[0])]
     if ready:
         return missing
     if not any(shutil.which(name) for name in ("ninja", "ninja-build", "samu")):
@@ -127,8 +127,8 @@ def lacking(ready: bool) -> Lacking:
     compiler = shlex.split(os.environ.get("CXX", "")) or [next(filter(shutil.which, ("c++", "g++", "clang++")), "")]
     if not compiles(compiler, "#include <concepts>\n#include <span>\ntemplate <std::integral T> void f(std::span<T>);"):
         return [*missing, ("a compiler of C++20 (GCC 11 or newer)", "g++")]
-    wanted = LIBRARIES + (LIBRARIES_OF_THE_TOOL if COMMAND == "enabled" else [])
-    for name, header, words, package in wanted:
+    libraries = LIBRARIES + (LIBRARIES_OF_THE_TOOL if COMMAND == "enabled" else [])
+    for name, header, words, package in libraries:
         known = shutil.which("pkg-config") and not subprocess.run(["pkg-config", "--exists", name], check=False).returncode
         if not known and not compiles(compiler, f"#include <{header}>", "-I/usr/include/eigen3"):
             missing.append((words, package))
@@ -172,8 +172,8 @@ def build_library(folder: pathlib.Path) -> None:
     print("deepreduce: compiles the library and the tool, which takes minutes", flush=True)
     with tempfile.TemporaryDirectory(prefix="deepreduce-") as build:
         run("meson", "setup", build, str(ROOT), *OPTIONS)
-        wanted = [target for target in (library_of(build), tool_of(build)) if target]
-        run("ninja", "-C", build, *[os.path.relpath(target, build) for target in wanted])
+        targets = [target for target in (library_of(build), tool_of(build)) if target]
+        run("ninja", "-C", build, *[os.path.relpath(target, build) for target in targets])
         take(build, folder)
 
 
@@ -252,7 +252,7 @@ def oldest_glibc(libraries: "list[pathlib.Path]") -> "tuple[int, int]":
 def platform_tag(folder: pathlib.Path, otherwise: str) -> str:
     """manylinux_2_N_ARCH for the libraries in `folder`, if there is all that they need; else `otherwise`."""
     libraries = sorted(folder.glob("*.so*")) + [path for path in [folder / "deepreduce"] if path.is_file()]
-    others = {name for each in libraries for name in needed(each)} - GLIBC - {each.name for each in libraries}
+    others = {name for library in libraries for name in needed(library)} - GLIBC - {library.name for library in libraries}
     if not otherwise.startswith("linux_") or not libraries or others:
         return otherwise
     return "manylinux_{}_{}_".format(*oldest_glibc(libraries)) + otherwise[len("linux_") :]

@@ -104,7 +104,7 @@ def _run(words: List[str]) -> int:
     if words[:1] == ["calibrate"]:
         from . import calibrating
 
-        if calibrating.wanted(words):
+        if calibrating.needs_ranks(words):
             return calibrating.main(words[1:])
     if words[:1] and words[0] in _READS_INPUTS:
         return _run_on_inputs(words)

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 HostTensor = Union[Array, Sparse]
 
 # Buffer that a thread keeps for its frames, in bytes: initial and maximum size.
-_SCRATCH, _SCRATCH_MOST = 65536, 1 << 26
+_SCRATCH, _SCRATCH_MAX = 65536, 1 << 26
 
 
 class Options(TypedDict, total=False):
@@ -264,7 +264,7 @@ def _encode_on_cpu(context: Context, inputs: Inputs, call: _abi.dr_call, out: Te
     if out is not None:
         return _memory.part_of_room(out, result.size)
     frame = room[: result.size].tobytes()
-    context.scratch = room if room.size <= _SCRATCH_MOST else None
+    context.scratch = room if room.size <= _SCRATCH_MAX else None
     return frame
 
 

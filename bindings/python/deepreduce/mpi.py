@@ -213,7 +213,7 @@ class MpiTransport(Uncopied, Transport):
 
 # Kept alive: memory that MPI may still write to, because a rank did not take part.
 _LEFT: List[object] = []
-# The same of all-gathers of words that have not ended, whether a caller waits for them or not.
+# The same of all-gathers of words that have not ended, whether or not a caller waits for them.
 _UNDER_WAY: Dict[int, _PendingWords] = {}
 
 

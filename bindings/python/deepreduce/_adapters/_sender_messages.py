@@ -17,7 +17,7 @@ from ..sender import Sender
 
 _PHASES = 2  # of a unit: its slots; the slots of sums
 
-# Kept alive: memory that a transport may still use; until when is not known.
+# Kept alive: memory that a transport may still use, for an unknown time.
 _LEFT: List[Array] = []
 
 

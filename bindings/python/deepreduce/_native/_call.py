@@ -324,14 +324,14 @@ def c_string(text: Union[str, os.PathLike[str]], what: str, kind: Type[ArgumentE
     return encoded
 
 
-def unsigned(value: Any, what: str, end: int = 2**64, least: int = 0) -> int:
-    """value as an integer from `least` to below `end`: ctypes would wrap it silently."""
+def unsigned(value: Any, what: str, end: int = 2**64, minimum: int = 0) -> int:
+    """value as an integer from `minimum` to below `end`: ctypes would wrap it silently."""
     try:
         number = operator.index(value)
     except TypeError:
         raise ArgumentError(f"{what} is {value!r}, not an integer") from None
-    if not least <= number < end:
-        raise ArgumentError(f"{what} = {number} is not in {least} … {end - 1}")
+    if not minimum <= number < end:
+        raise ArgumentError(f"{what} = {number} is not in {minimum} … {end - 1}")
     return number
 
 

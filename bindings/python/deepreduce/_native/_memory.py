@@ -241,7 +241,7 @@ def borrow_bytes(frame: Tensor, what: str = "frame") -> Bytes:
         frame = frame.detach().contiguous()
         if frame.element_size() != 1:
             raise ArgumentError(f"{what} is {frame.dtype}, not bytes")
-        if not frame.numel():  # its address is 0, where a frame cannot be
+        if not frame.numel():  # its address is 0, which is not a frame
             return borrow_bytes(b"", what)
         return Bytes(frame.data_ptr(), frame.numel(), frame)
     try:

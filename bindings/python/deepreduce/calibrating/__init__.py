@@ -32,7 +32,7 @@ SCHEMA = "deepreduce-profile-1"
 SIZES = tuple(1 << power for power in range(10, 25, 2))  # bytes: 1 KiB to 16 MiB
 
 
-def wanted(words: Sequence[str]) -> bool:
+def needs_ranks(words: Sequence[str]) -> bool:
     """Whether the arguments need several ranks. Otherwise the native tool runs the command alone."""
     return any(word in ("--link", "--overlap") for word in words)
 
@@ -172,8 +172,8 @@ def disturbance(profile: Json) -> str:
     wide = [sample for sample in samples if sample[0] > 0.3]
     words = []
     if poor:
-        least = min(poor)
-        words.append(f"r2 is below 0.9 of {len(poor)} of {len(fits)} fits (least {least[0]:.2f}: {least[1]})")
+        lowest = min(poor)
+        words.append(f"r2 is below 0.9 of {len(poor)} of {len(fits)} fits (least {lowest[0]:.2f}: {lowest[1]})")
     if wide:
         widest = max(wide)
         words.append(

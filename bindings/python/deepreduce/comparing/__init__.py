@@ -150,15 +150,15 @@ def measured(
     return document, list(dict.fromkeys([*notes, *more]))
 
 
-def _number(settings: Mapping[str, object], name: str, default: int, least: int, most: int) -> int:
+def _number(settings: Mapping[str, object], name: str, default: int, lower: int, upper: int) -> int:
     """A setting that the tool refuses, too, where it measures itself. The command has texts."""
     given = settings.get(name)
     try:
         number = default if given is None else int(str(given), 0)
     except ValueError:
         number = -1
-    if not least <= number <= most:
-        raise ArgumentError(f"{name}: {given} is not a whole number from {least} to {most}")
+    if not lower <= number <= upper:
+        raise ArgumentError(f"{name}: {given} is not a whole number from {lower} to {upper}")
     return number
 
 

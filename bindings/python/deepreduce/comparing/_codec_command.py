@@ -40,7 +40,7 @@ def run(words: Sequence[str], folder: pathlib.Path) -> int:
     document, notes = measured(inputs, values["--plan"], {**settings, **_measuring(others)}, folder)
     rows = folder / "rows.json"
     rows.write_text(json.dumps(document), "utf-8")
-    # (Which plans have no total is printed below, for all rows.)
+    # (The tool that prints the rows reports which plans have no total.)
     lines = [f"note: {note}" for note in notes if not note.startswith("no total of ")]
     for line in [*lines, *map(failure_line, document.get("failures", []))]:
         print(f"deepreduce: {line}", file=sys.stderr)

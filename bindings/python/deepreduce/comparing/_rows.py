@@ -107,8 +107,8 @@ class Rows(List[Row]):
             errors = [number for row in rows if (number := figure.value(row, column)) is not None]
             rows = [row for row in rows if (number := figure.value(row, column)) is not None and number <= limit]
             if not rows:
-                least = f"the smallest is {min(errors):.3g}" if errors else "it is not known of any"
-                raise ArgumentError(f"no plan has a {title} of at most {limit:g}: {least}")
+                nearest = f"the smallest is {min(errors):.3g}" if errors else "it is not known of any"
+                raise ArgumentError(f"no plan has a {title} of at most {limit:g}: {nearest}")
         return min(rows, key=lambda row: figure.value(row, by) or 0.0)
 
     def frame(self) -> pandas.DataFrame:

@@ -70,7 +70,7 @@ class Folder:
         if not real(norm_bound, "norm_bound") > 1:
             raise ArgumentError(f"norm_bound = {norm_bound} is not above 1")
         self.path, self.name, self.deadline = pathlib.Path(path), name, timeout_of(deadline, "deadline")
-        self.norm_bound, self.store_every = norm_bound, unsigned(store_every, "store_every", least=1)
+        self.norm_bound, self.store_every = norm_bound, unsigned(store_every, "store_every", minimum=1)
         self._clock, self._sleep = time.monotonic, time.sleep  # (tests have their own)
 
     def __repr__(self) -> str:

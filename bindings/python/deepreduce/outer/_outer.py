@@ -74,7 +74,7 @@ class Outer:
     ) -> None:
         self._local = Local(model)
         self._fragments = self._local.fragments(fragments)
-        if unsigned(every, "every", least=1) % fragments:
+        if unsigned(every, "every", minimum=1) % fragments:
             raise ArgumentError(f"every is {every}, not a multiple of fragments, {fragments}")
         self._period, self._overlap = every // fragments, overlap
         if unsigned(overlap, "overlap") >= self._period:
@@ -109,8 +109,8 @@ class Outer:
     @property
     def optimizer(self) -> torch.optim.Optimizer:
         """The outer optimizer. Its learning rate must be the same on all workers in every round. In a Folder a contribution has the
-        numbers of its parameter groups, as they are when it is sent; a round is applied by those that most have, whichever worker applies
-        it and when. Set a rate by `info.rounds`, not by counting: a worker may miss rounds."""
+        numbers of its parameter groups, as they are when it is sent; any worker may apply a round, at any time, with those that
+        most contributions have. Set a rate by `info.rounds`, not by counting: a worker may miss rounds."""
         return self._agreed.optimizer
 
     @property

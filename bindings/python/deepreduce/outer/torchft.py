@@ -179,7 +179,7 @@ class Channel:
         self._merged: Optional[_Merged] = None
         self.last: Optional[Round] = None
         self.sent, self.received = 0, 0
-        manager.register_state_dict_fn("deepreduce", self._load_applied, lambda: {"applied": [dict(each) for each in self._applied]})
+        manager.register_state_dict_fn("deepreduce", self._load_applied, lambda: {"applied": [dict(serials) for serials in self._applied]})
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._manager, name)
@@ -318,7 +318,7 @@ class Channel:
 
     def _load_applied(self, state: SavedPart) -> None:
         """Another replica's, from which this one recovers."""
-        self._applied = [dict(each) for each in state["applied"]]
+        self._applied = [dict(serials) for serials in state["applied"]]
 
     def residuals(self) -> SavedState:
         if self._tensors:

@@ -250,9 +250,9 @@ def _list(packed: bytes, reader: _Reader) -> List[Entry]:
         text = opened.decompress(packed, _most_of(packed))
         if not opened.eof or opened.unused_data:
             reader.fail(f"the list of tensors is cut off, or has more than {_most_of(packed)} bytes")
-        lists, most = _lists_in(text), 1 + 2 * min(_TENSORS_MAX, -(-len(text) // _ROW_MIN))
-        if lists > most:  # json would make objects of many times these bytes
-            reader.fail(f"the list of tensors has {lists} lists in {len(text)} bytes, at most {most}")
+        lists, limit = _lists_in(text), 1 + 2 * min(_TENSORS_MAX, -(-len(text) // _ROW_MIN))
+        if lists > limit:  # json would make objects of many times these bytes
+            reader.fail(f"the list of tensors has {lists} lists in {len(text)} bytes, at most {limit}")
         rows = json.loads(text.decode())
     except (zlib.error, ValueError, RecursionError) as error:
         reader.fail(f"the list of tensors cannot be read ({str(error)[:100]})")

@@ -12,7 +12,7 @@ from .._native import _abi, _library, _memory
 from .._native._call import check, context_of_thread, fail, new, thread_count
 from .._native._types import Array, Pointer, Structs
 from .._tensors import OUT_STRIDE, TENSOR_STRIDE, Inputs, make_call, make_options
-from ..encoding import _SCRATCH_MOST, _bound, _encode
+from ..encoding import _SCRATCH_MAX, _bound, _encode
 from ..errors import CorruptFrame, Error, WrongBase
 from ..header import read_header
 from ..plan import Plan
@@ -85,7 +85,7 @@ def encode_words(old: Array, new_words: Array, plan: Plan, code: int, known: Kno
     if status:
         fail(status, context)
     frame: bytes = room[: result.size].tobytes()
-    context.scratch = room if room.size <= _SCRATCH_MOST else None
+    context.scratch = room if room.size <= _SCRATCH_MAX else None
     return frame
 
 

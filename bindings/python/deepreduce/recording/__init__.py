@@ -233,7 +233,7 @@ def rank_of_process() -> Optional[int]:
 
 
 def _number_of(variable: str, default: int) -> int:
-    """A number of the environment; the default if the variable is not set, or is no number."""
+    """A number of the environment; the default if the variable is not set, or is not a number."""
     text = os.environ.get(variable, "")
     return int(text) if text.isdecimal() else default
 

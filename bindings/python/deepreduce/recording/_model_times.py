@@ -49,10 +49,10 @@ class Recording:
     skip: int = 4
 
     def __post_init__(self) -> None:
-        unsigned(self.steps, "steps", least=1)
+        unsigned(self.steps, "steps", minimum=1)
         unsigned(self.skip, "skip")
         if self.batch is not None:
-            unsigned(self.batch, "batch", least=1)
+            unsigned(self.batch, "batch", minimum=1)
         if _writes() and not pathlib.Path(self.path).absolute().parent.is_dir():
             raise ArgumentError(f"record = {os.fspath(self.path)}: its folder does not exist")
         if _writes() and pathlib.Path(self.path).is_dir():

@@ -186,7 +186,7 @@ class Engine:
         return device
 
     def gathers_on(self, device: torch.device) -> bool:
-        """Whether collectives of tensors there are enqueued, so that no call waits: by NCCL."""
+        """Whether collectives of tensors there are enqueued, so that the caller does not wait: by NCCL."""
         try:
             return "nccl" in self.group._get_backend(device).name().lower()
         except RuntimeError:

@@ -18,7 +18,7 @@ from ._unit import Unit
 
 
 def home_of(devices: Set[torch.device], engine: Engine, emulated: Optional[int]) -> Tuple[Optional[torch.device], str]:
-    """The device on which frames are made, or None and the reason, which is empty if no user expects it.
+    """The device on which frames are made, or None and the reason, which is empty if the caller does not expect a device.
 
     emulated  for tests: the seed of an emulated device, whose memory is the CPU's
     """
