@@ -37,7 +37,7 @@ def run_blocks(folder):
             name = re.match(r"# (\w+\.py)\n", block)[1]
             (folder / name).write_text(block)
             continue
-        for line in block.splitlines():
+        for line in re.sub(r"\\\n *", "", block).splitlines():  # (a long command has several lines)
             shorter = next((f" {options}" for word, options in SHORTER.items() if line.startswith(f"deepreduce {word} ")), "")
             done = subprocess.run(["sh", "-c", line + shorter], cwd=folder, env=environment, capture_output=True, text=True, timeout=250)
             assert done.returncode == 0, f"{line}\n{done.stdout}\n{done.stderr}"
