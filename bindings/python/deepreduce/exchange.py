@@ -30,8 +30,8 @@ from ._native._abi_exchange import (
 )
 from ._native._call import Context, OneCall, Turns, Uncopied, check, destroy, fail, new, real, require_kind, thread_count, timeout_of, unsigned
 from ._native._renamed import seed_of, warn
-from ._native._transport import Callbacks, Transport, load_exchanges
 from ._native._sizes import count_text
+from ._native._transport import Callbacks, Transport, load_exchanges
 from ._native._types import Array, Pointer, Structs, Tensor
 from ._tensors import (
     OUT_STRIDE,

@@ -22,8 +22,8 @@ from ._native._abi_transform import (
 )
 from ._native._call import Context, OneCall, Turns, Uncopied, check, fail, new, real, thread_count, unsigned
 from ._native._renamed import warn
-from ._native._transport import load_exchanges
 from ._native._sizes import count_text
+from ._native._transport import load_exchanges
 from ._native._types import Array, Pointer, Structs, Tensor
 from ._tensors import OUT_STRIDE, TENSOR_STRIDE
 from .errors import ArgumentError
